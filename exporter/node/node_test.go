@@ -253,14 +253,8 @@ func TestKnownByName(t *testing.T) {
 // newKubeNode returns a node, its API server, and a function that lets the node follow the server.
 func newKubeNode(t *testing.T) (n *Node, server *kubetest.Server, follow func()) {
 	t.Helper()
-	server, err := kubetest.New()
-	must.Do(t, err)
-	t.Cleanup(server.Close)
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	must.Do(t, os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600))
-	client, err := kube.NewClient(kubeconfig, "test")
-	must.Do(t, err)
-	n = newTestNode(t, Config{Name: "node1", API: client})
+	server, kubeconfig := kubetest.New(t)
+	n = newTestNode(t, Config{Name: "node1", API: must.Get(kube.NewClient(kubeconfig, "test"))(t)})
 	return n, server, func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		var following sync.WaitGroup

@@ -143,7 +143,7 @@ func newWay(t *testing.T, metrics Metrics, api, file, pods bool) *Node {
 		must.Do(t, os.WriteFile(c.InventoryFile, []byte(strings.Join(claims, "\n---\n")), 0o600))
 	}
 	if api {
-		c.API = apiOfWays(t, dir, claims)
+		c.API = apiOfWays(t, claims)
 	}
 	n, err := New(c)
 	must.Do(t, err)
@@ -152,19 +152,15 @@ func newWay(t *testing.T, metrics Metrics, api, file, pods bool) *Node {
 }
 
 // apiOfWays returns a client of an API server that has the pod and its claims.
-func apiOfWays(t *testing.T, dir string, claims []string) *kube.Client {
+func apiOfWays(t *testing.T, claims []string) *kube.Client {
 	t.Helper()
-	server := must.Get(kubetest.New())(t)
-	t.Cleanup(server.Close)
+	server, kubeconfig := kubetest.New(t)
 	pod := must.Get(json.Marshal(podOfWays(true)))(t)
 	server.Put(kubetest.Pods, pod)
 	for _, claim := range claims {
 		server.Put(kubetest.Claims, []byte(claim))
 	}
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	must.Do(t, os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600))
-	client := must.Get(kube.NewClient(kubeconfig, "test"))(t)
-	return client
+	return must.Get(kube.NewClient(kubeconfig, "test"))(t)
 }
 
 // A claim that the inventory file does not have yet is pending, unless the file has no claims at

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -286,11 +285,7 @@ func TestNoCluster(t *testing.T) {
 	if _, err := NewClient("/does/not/exist", "test"); err == nil || errors.Is(err, ErrNoCluster) {
 		t.Errorf("error %v, want that the file is not there", err)
 	}
-	file := t.TempDir() + "/config"
-	server, err := kubetest.New()
-	must.Do(t, err)
-	defer server.Close()
-	must.Do(t, os.WriteFile(file, server.Kubeconfig(), 0o600))
+	server, file := kubetest.New(t)
 	client, err := NewClient(file, "test")
 	must.That(t, err == nil && client.Host() == server.URL(), "host %v, error %v", client, err)
 	defer client.rest.Client.CloseIdleConnections()

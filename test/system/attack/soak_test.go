@@ -123,13 +123,12 @@ func due(i, often int) bool {
 // startSoak starts the program with an API server that has the node's slice.
 func startSoak(t *testing.T) *soak {
 	t.Helper()
-	server := must.Get(kubetest.New())(t)
-	t.Cleanup(server.Close)
+	server, kubeconfig := kubetest.New(t)
 	slice := must.Get(yaml.YAMLToJSON([]byte(node.GPUs(largenode.Name, largenode.Driver, largenode.Devices))))(t)
 	node := largenode.Start(t)
 	server.Put(kubetest.Slices, slice)
 	s := &soak{t: t, server: server, target: launch(t, node, map[string]string{
-		"kube": "auto", "kubeconfig": node.Write(t, "kubeconfig", string(server.Kubeconfig())), "inventory.file": "",
+		"kube": "auto", "kubeconfig": kubeconfig, "inventory.file": "",
 		"retention": "2s",
 	}, "--web.pprof")}
 	s.await("aware of the node", s.complete)

@@ -70,9 +70,7 @@ func eventsFront(t *testing.T, server *kubetest.Server) (address string, sent *s
 func TestEventsOfBeginAndEnd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	server, err := kubetest.New()
-	must.Do(t, err)
-	t.Cleanup(server.Close)
+	server, _ := kubetest.New(t)
 	server.Put(kubetest.Claims, fmt.Appendf(nil, `{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
 		"metadata": {"namespace": "team", "name": "claim", "uid": "uid-claim"}, "spec": {},
 		"status": {"allocation": {"devices": {"results": [

@@ -140,8 +140,7 @@ func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 // and the Events that it was sent.
 func largeCluster(t *testing.T, n *largenode.Node) (kubeconfig string, sent *sentEvents) {
 	t.Helper()
-	server := must.Get(kubetest.New())(t)
-	t.Cleanup(server.Close)
+	server, _ := kubetest.New(t)
 	slice := must.Get(yaml.YAMLToJSON([]byte(node.GPUs(largenode.Name, largenode.Driver, largenode.Devices))))(t)
 	server.Put(kubetest.Slices, slice)
 	for i, pod := range largenode.PodList() {

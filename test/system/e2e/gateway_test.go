@@ -45,7 +45,7 @@ func TestGateway(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("other", "b", "claim-b", gpu(1)))
-	api, kubeconfig := apiServer(t, n)
+	api, kubeconfig := apiServer(t)
 	isGet := func(s authorizationv1.SubjectAccessReviewSpec) bool {
 		return s.NonResourceAttributes != nil && s.NonResourceAttributes.Verb == "get"
 	}

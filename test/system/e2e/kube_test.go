@@ -23,14 +23,12 @@ import (
 
 // apiServer starts an API server with the objects of a file in kubectl's format, and returns it
 // with a kubeconfig.
-func apiServer(t *testing.T, n *machine) (server *kubetest.Server, kubeconfig string) {
+func apiServer(t *testing.T) (server *kubetest.Server, kubeconfig string) {
 	t.Helper()
-	server, err := kubetest.New()
-	must.Do(t, err)
-	t.Cleanup(server.Close)
+	server, kubeconfig = kubetest.New(t)
 	put(t, server, kubetest.Slices, "resourceslices.yaml")
 	put(t, server, kubetest.Claims, "resourceclaims-all.yaml")
-	return server, n.write("kubeconfig", string(server.Kubeconfig()))
+	return server, kubeconfig
 }
 
 func put(t *testing.T, server *kubetest.Server, resource, file string) {
@@ -58,7 +56,7 @@ func TestAPIServer(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	must.Do(t, n.kubelet.Set(recordedLater(t)))
-	server, kubeconfig := apiServer(t, n)
+	server, kubeconfig := apiServer(t)
 	server.Put(kubetest.Pods, podObject("team-a", "cc-1", "Running"))
 	p := start(t, n.flags(flags{"kube": "auto", "kubeconfig": kubeconfig, "pod-label": "app"}))
 	complete := func() bool {
@@ -141,7 +139,7 @@ func TestCheckAPIServer(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	must.Do(t, n.kubelet.Set(recordedLater(t)))
-	server, kubeconfig := apiServer(t, n)
+	server, kubeconfig := apiServer(t)
 	check := func() (string, error) {
 		cmd := exec.CommandContext(t.Context(), os.Getenv(programPath),
 			append([]string{"check"}, n.flags(flags{"kube": "auto", "kubeconfig": kubeconfig}).Args()...)...)

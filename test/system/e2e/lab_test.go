@@ -54,7 +54,7 @@ type lab struct {
 // newLab starts a lab. lead may see everything, alice the claims of team-1.
 func newLab(t *testing.T, nodes int, manners map[int]manner, flags ...string) *lab {
 	t.Helper()
-	api, kubeconfig := apiServer(t, newNodeWithoutKubelet(t))
+	api, kubeconfig := apiServer(t)
 	l := &lab{
 		T: t, nodes: nodes, api: api, closing: make(chan struct{}), manners: manners, answered: map[int]time.Time{},
 		asked: map[int]int{},

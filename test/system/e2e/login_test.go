@@ -39,7 +39,7 @@ func TestLogin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("other", "b", "claim-b", gpu(1)))
-	api, kubeconfig := apiServer(t, n)
+	api, kubeconfig := apiServer(t)
 	var mu sync.Mutex
 	var groups []string // of the last question about the person
 	api.Allow("alice@example.com", func(s authorizationv1.SubjectAccessReviewSpec) bool {

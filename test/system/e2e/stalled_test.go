@@ -24,7 +24,7 @@ func TestStalled(t *testing.T) {
 	n := newNode(t)
 	n.setPods(pod("team", "hangs", "claim-hangs", gpu(0)), pod("team", "works", "claim-works", gpu(1)),
 		pod("team", "blind", "claim-blind", gpu(2)))
-	api, kubeconfig := apiServer(t, n)
+	api, kubeconfig := apiServer(t)
 	for i, name := range []string{"hangs", "works", "blind"} { // their processes sleep
 		uid := fmt.Sprintf("6c61b571-6b3c-4d5e-8f0b-9b8d5c1a%04d", i)
 		n.addPod("team", name, uid)
