@@ -85,13 +85,11 @@ func TestViews(t *testing.T) {
 		c := Config{Find: find, Format: FormatTable, Clean: same, View: tt.view, Order: ByState}
 		must.Do(t, Print(t.Context(), c, &out))
 		lines := strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
-		if len(lines) != tt.lines+3 || !strings.Contains(lines[0], "2 incidents open") {
-			t.Fatalf("%s: %s", tt.view, out.String())
-		}
+		must.That(t, len(lines) == tt.lines+3 && strings.Contains(lines[0], "2 incidents open"),
+			"%s: %s", tt.view, out.String())
 		for _, text := range tt.first {
-			if !strings.Contains(lines[3], text) {
-				t.Errorf("%s: the first line is without %q:\n%s", tt.view, text, out.String())
-			}
+			expect.That(t, strings.Contains(lines[3], text),
+				"%s: the first line is without %q:\n%s", tt.view, text, out.String())
 		}
 	}
 }
@@ -181,9 +179,7 @@ func TestDescribe(t *testing.T) {
 			"on node-1, as of ", "state of the device  quiet: held, and not used for some seconds", "90 s ago",
 			"gpu-0: XID 31 (7)  open   ", "power  600 W  (0 W to 600 W)",
 		} {
-			if !strings.Contains(out.String(), want) {
-				t.Errorf("%s: no %q in\n%s", name, want, out.String())
-			}
+			expect.That(t, strings.Contains(out.String(), want), "%s: no %q in\n%s", name, want, out.String())
 		}
 	}
 	err := Describe(t.Context(), c, []Subject{{View: ViewClaims, Name: "team/no"}}, &strings.Builder{})

@@ -250,9 +250,8 @@ func TestListedTwice(t *testing.T) {
 	}}
 	var f fleet
 	f.poll(t.Context(), func(context.Context) ([]Node, error) { return []Node{n, n}, nil })
-	if len(asked) != 1 || f.err(ViewDevices) != nil {
-		t.Errorf("asked %d times, error %v", len(asked), f.err(ViewDevices))
-	}
+	expect.That(t, len(asked) == 1 && f.err(ViewDevices) == nil,
+		"asked %d times, error %v", len(asked), f.err(ViewDevices))
 }
 
 // pods is an API server that lists pods and passes requests to them.
@@ -283,9 +282,7 @@ func TestFromKube(t *testing.T) {
 	if r, err := nodes[0].report(t.Context(), newMemory().Open(maxNode)); err != nil || r.Node != "node-1" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if want := "/api/v1/namespaces/gpu/pods/x-1:10985/proxy/api/v1/snapshot"; api.asked[1] != want {
-		t.Errorf("asked %s, want %s", api.asked[1], want)
-	}
+	expect.Is(t, api.asked[1], "/api/v1/namespaces/gpu/pods/x-1:10985/proxy/api/v1/snapshot", "asked")
 }
 
 // The screen shows the rows, takes keys, and ends with q.
