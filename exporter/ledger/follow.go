@@ -143,6 +143,8 @@ func (b *books) renew(d *deviceBook, all []hold, from time.Time, before time.Dur
 		}
 		if !h.To.IsZero() && h.by.claim != nil {
 			h.by.claim.noteEnd(h.share)
+			h.by.claim.endWithout(d.timeline, h.To)
+			h.by.pod.endWithout(d.timeline, h.To)
 		}
 	}
 }
