@@ -10,7 +10,7 @@ import (
 func fleet() Board {
 	return Board{
 		UID: "dra-fleet", Title: "DRA / Fleet", search: "namespace", recorded: true,
-		uses: []string{"cluster", "driver", "model", "namespace"}, lists: []list{idleNames()}, Description: "Claimed, " +
+		uses: []string{"cluster", "driver", "model", "namespace"}, lists: []list{idleNodes()}, Description: "Claimed, " +
 			"idle, free and unhealthy devices, and the waste by namespace.",
 		Rows: []Row{
 			{"Now", fleetNow()},
@@ -205,30 +205,27 @@ func topIdle(selected string) (idle, price, listed string) {
 	return idle, price, listed
 }
 
-// idleNames is the list of the names of the claims that are listed. The table reads the series of
-// these alone, and those of pods without a claim: a large fleet has tens of thousands, which each
-// of its queries would read.
-func idleNames() list {
+// idleNodes is the list of the nodes of the holders that are listed. The table reads the series of
+// these alone: a large fleet has tens of thousands, which each of its queries would read.
+func idleNodes() list {
 	_, _, listed := topIdle("")
-	return list{name: "idle_claims", label: "Idle claims", of: "resourceclaim_name", expr: listed}
+	return list{name: "idle_nodes", label: "Nodes of idle claims", of: "node", expr: `group by (<node>) (` + listed + `)`}
 }
 
 func idleClaims() Panel {
-	l := idleNames()
-	names := l.of + `=~"$` + l.name + `|"` // pods without a claim have no such label
-	idle, price, listed := topIdle(", " + names)
+	on := `node=~"$` + idleNodes().name + `"`
+	idle, price, listed := topIdle(", " + on)
 	// Rows that are not listed are removed before sums are computed, since there may be many.
-	of := func(metric string) string { return metric + `{` + names + `} and on (<holder driver>) ` + listed }
+	of := func(metric string) string { return metric + `{` + on + `} and on (<holder driver>) ` + listed }
 	// A value of each device of each holder.
 	parts := func(metric string) string {
-		return `((max by (<claim device>) (dra_claim_` + metric + `{` + names + `}) or max by (<pod device>) ` +
-			`(dra_pod_unclaimed_` + metric + `{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"})) ` +
-			`and on (<holder driver>) ` + listed + `)`
+		return `((max by (<claim device>) (dra_claim_` + metric + `{` + on + `}) or max by (<pod device>) ` +
+			`(dra_pod_unclaimed_` + metric + `{` + on + `})) and on (<holder driver>) ` + listed + `)`
 	}
 	// The part of each idle device that the holder has.
 	idleShares := `(` + parts("allocated_share_seconds_total") + ` / on (<holder device>) (` +
-		parts("allocated_seconds_total") + ` > 0) and on (<holder device>) (claim_device:dra_idle:bool{` + names +
-		`} == 1)) * on (<device>) group_left () max by (<device>) (device:dra_weight:ratio)`
+		parts("allocated_seconds_total") + ` > 0) and on (<holder device>) (claim_device:dra_idle:bool{` + on +
+		`} == 1)) * on (<device>) group_left () max by (<device>) (device:dra_weight:ratio{` + on + `})`
 	active := `max by (<holder driver>) (` + parts("last_active_timestamp_seconds") + `)`
 	return total(ranked("Wasted per day", 10, "Top ten of waste", "The ten claims, and pods with devices of a device "+
 		"plugin, that hold idle devices and cost the most, by driver. Device-hours are those of the idle devices since "+
@@ -241,7 +238,7 @@ func idleClaims() Panel {
 			`(time() - `+active+`) / 3600 * on (<holder driver>) sum by (<holder driver>) (`+idleShares+`)`),
 		columnOf("Last active", "dateTimeFromNow", active+` * 1000`),
 		columnOf("Memory held", "bytes", `sum by (<claim driver>) (max by (<claim device>) (dra_claim_memory_used_bytes{`+
-			names+`} and on (<claim driver>) `+listed+`))`),
+			on+`} and on (<claim driver>) `+listed+`))`),
 		columnOf("Power", "watt", `sum by (<holder driver>) (`+parts("power_watts")+`)`)))
 }
 
@@ -348,7 +345,7 @@ func stuckClaims() []Panel {
 }
 
 func stalledTable() Panel {
-	const of = `{<of devices>, namespace=~"$namespace"}`
+	const of = `{<of devices>, namespace=~"$namespace", reason!=""}`
 	return orEmpty("while no claim is stalled",
 		ranked("Power", 20, "Stalled claims", "Claims that keep a device busy without progress, as when a collective "+
 			"operation hangs: the quantities that are far below their baseline, and the power of the claim. Click a claim "+
@@ -359,7 +356,7 @@ func stalledTable() Panel {
 
 // stalledPower is the power of the claims that are stalled.
 const stalledPower = `max by (<claim device>) (dra_claim_power_watts{<of devices>, namespace=~"$namespace"} and ` +
-	`on (<claim device>) (dra_claim_stalled == 1))`
+	`on (<claim device>) (dra_claim_stalled{reason!=""} == 1))`
 
 func incidentsTable() Panel {
 	return orEmpty("without an incident",

@@ -17,9 +17,10 @@ func eachHolder(of string) string {
 
 // holders has one series for each device that is held: its holder, or how many share it.
 func holders(of string) string {
-	each := eachHolder(of)
+	each := eachHolder(of + `, attribution!="exclusive"`)
 	count := `count by (<device>) (` + each + `)`
-	return each + ` and on (<device>) ` + count + ` == 1
+	return eachHolder(of+`, attribution="exclusive"`) + `
+		or on (<device>) (` + each + ` and on (<device>) ` + count + ` == 1)
 		or on (<device>) label_replace(
 		  count_values by (<device>) ("holder", ` + count + ` > 1), "holder", "$1 holders", "holder", "(.+)"
 		)`

@@ -117,10 +117,10 @@ func mapCells() string {
 			fmt.Sprintf(`%d + group by (<device>) (device:dra_state:info{<of devices>, state=%q})`, i, s.series))
 	}
 	const (
-		devices = `group by (<device>) (device:dra_state:info{<of devices>})`
-		nodes   = `group by (<node>) (device:dra_state:info{<of devices>})`
+		counted = `max by (<node>, driver) (node:dra_devices:count{cluster=~"$cluster", node=~"$node", driver=~"$driver"})`
+		nodes   = `group by (<node>) (` + counted + `)`
 		// The cells of a line: 2.6 is the width of the panel by its height.
-		line = `clamp_min(ceil(sqrt(2.6 * (count(` + devices + `) + count(` + nodes + `)))), 12)`
+		line = `clamp_min(ceil(sqrt(2.6 * (sum(` + counted + `) + count(` + nodes + `)))), 12)`
 	)
 	// The area of a cell as a share of that of the widest one.
 	size := fmt.Sprintf(`(clamp(450 / %s, %d, %d) ^ 2 - %d) / %d`, line, leastCell, widestCell, leastCell*leastCell,
@@ -136,7 +136,7 @@ func mapCells() string {
 		  ))
 		  * on () group_left (size) count_values("size", `+size+`)
 		or label_replace(label_replace(clamp_max(`+nodes+`, 0), "order", "\uffff", "", ""), "size", "0", "", "")
-		or label_replace(label_replace(clamp_max(count(`+devices+`), 0), "size", "1", "", ""), "cluster", "\uffff", "", "")
+		or label_replace(label_replace(clamp_max(sum(`+counted+`), 0), "size", "1", "", ""), "cluster", "\uffff", "", "")
 		)
 		* on () group_left (columns) count_values("columns", `+line+`)`, shownOnMap)
 }
@@ -159,7 +159,7 @@ func clusterMap() Panel {
 		Description: "A cell for each device, those of a node side by side with a gap before the next, in lines like a " +
 			"text; the colors are those of \"Devices by state\". Hover over a cell for its node, model and holder; click it " +
 			"for its dashboard. Of more than 10 000 devices those that need attention are shown.",
-		Kind: Points, Unit: "none", NoData: noDevice, Width: 12, Height: 9, Total: true,
+		Kind: Points, Unit: "none", NoData: noDevice, Width: 12, Height: 9,
 		Targets: []Target{
 			{Expr: mapCells(), Unit: "none"},
 			{

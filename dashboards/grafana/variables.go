@@ -223,7 +223,7 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 func Fill(expr string, values map[string]string, span, rate, step string) string {
 	pairs := []string{
 		"$__rate_interval", rate, "$__range", span, "$__interval", step, "$" + searchName, "", "$" + hoursName, "",
-		"$" + idleNames().name, ".*", "$" + claimNodes().name, ".*",
+		"$" + idleNodes().name, ".*", "$" + claimNodes().name, ".*",
 	}
 	for _, v := range new(Board).choices() {
 		value, ok := values[v.name]

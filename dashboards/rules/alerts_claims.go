@@ -30,8 +30,8 @@ func claimAlerts(o *Options) []alert {
 				"<used percent> of the last <idle window>." + thresholds + idleSince,
 			meaning: "All devices of the claim, of all its drivers, were held and measured for most of the window, and were " +
 				"[idle](README.md#tuning).",
-			diagnosis: "The Claim dashboard shows the pods and the time of the last activity. A job that waits for others, a " +
-				"crash loop and a forgotten notebook look alike here; the pods' logs show the difference.",
+			diagnosis: "The Claim dashboard: pods, and the time of the last activity. The pods' logs show whether " +
+				"a job waits for others, crashes in a loop, or was forgotten.",
 			mitigation: "Ask the owner, or delete the pod; a claim made from a template is deleted with it. " + optOut,
 			queries: []string{
 				`sort_desc(max by (<claim>) (claim:dra_cost:per_day) and on (<claim>) (claim:dra_idle:bool == 1))`,
@@ -48,8 +48,8 @@ func claimAlerts(o *Options) []alert {
 				"requests, a notebook, or a job that hangs." + idleSince,
 			meaning: "As [DRAClaimIdle](#draclaimidle), but the workload has data on the devices: it may hang, or serve a " +
 				"model without requests.",
-			diagnosis: "The Claim dashboard: activity that stops suddenly indicates a hang, activity that fades indicates " +
-				"missing requests. For NCCL and RCCL jobs compare the ranks: one that hangs stops all.",
+			diagnosis: "The Claim dashboard: activity that stops suddenly indicates a hang, activity that fades " +
+				"missing requests. Compare the ranks of NCCL and RCCL jobs: one that hangs stops all.",
 			mitigation: "If it hangs, take a stack trace and restart the job. If it has no requests, scale it down. " + optOut,
 			queries: []string{
 				memoryHeld,
@@ -62,10 +62,10 @@ func claimAlerts(o *Options) []alert {
 			summary: aPod + " holds devices and does not use them.",
 			description: "All devices that a device plugin gave to the pod on " + aNode + " ({{ $value }}) were used for less " +
 				"than <used percent> of the last <idle window>." + thresholds + podIdleSince,
-			meaning: "As [DRAClaimIdle](#draclaimidle), for a pod that has its devices from a device plugin, without a claim. " +
-				"Devices that the pod has by a claim are not included.",
-			diagnosis: "`dra_pod_memory_used_bytes` of the pod: a loaded model without requests, or a job that hangs, has " +
-				"memory in use. The exporter's page shows for how long the pod has been quiet; the pod's logs show why.",
+			meaning: "As [DRAClaimIdle](#draclaimidle), for the devices that a device plugin gave to a pod, " +
+				"without a claim.",
+			diagnosis: "`dra_pod_memory_used_bytes` of the pod: a loaded model without requests, or a job that " +
+				"hangs, has memory in use. The pod's logs show why.",
 			mitigation: "Ask the owner, or delete the pod. " + optOut,
 			queries: []string{
 				`sort_desc(max by (<pod>) (claim:dra_idle_cost:per_day{resourceclaim_name=""}))`,
@@ -170,8 +170,8 @@ func partlyIdleAlerts(o *Options) []alert {
 			summary: aClaim + " uses only some of its devices.",
 			description: "{{ $value | humanizePercentage }} of the devices of {{ $labels.driver }} that the claim holds on " +
 				aNode + " were idle for <idle window>.",
-			meaning: "The claim requests more devices than its workload uses. Often a job with 8 devices runs on one, " +
-				"because its launcher or its visible devices are not configured for more.",
+			meaning: "The claim requests more devices than its workload uses. Often a job with 8 devices runs on " +
+				"one, because its launcher or its visible devices are not configured for more.",
 			diagnosis:  "The table of devices in the Claim dashboard: are always the same devices idle, or do they alternate?",
 			mitigation: "Request fewer devices, or make the job use them. " + optOut,
 			queries: []string{
@@ -194,9 +194,9 @@ func partlyIdleAlerts(o *Options) []alert {
 			description: "All network devices of {{ $labels.driver }} that the claim holds on " + aNode + " ({{ $value " +
 				"}}) had " +
 				"traffic for less than <used percent> of the last <idle window>." + thresholds,
-			meaning: "The network devices of a claim are quiet, while its other devices are used or there are none. That is " +
-				"normal for many workloads, so this alert is off by default: `go run -C dashboards ./generate " +
-				"-network.quiet` adds it.",
+			meaning: "The network devices of a claim are quiet, while its other devices are used or there are " +
+				"none. That is normal for many workloads: `go run -C dashboards ./generate -network.quiet` adds " +
+				"the alert.",
 			diagnosis:  "The Network dashboard: whether there was ever traffic.",
 			mitigation: "Request no network device for workloads that need none. " + optOut,
 			queries: []string{
@@ -241,13 +241,12 @@ func claimStateAlerts(o *Options) []alert {
 			summary: aClaim + " holds devices that were never prepared for its pod.",
 			description: "Devices of {{ $labels.driver }} ({{ $value }}) are allocated to the claim and reserved for a pod on " +
 				aNode + " for <for>, and the kubelet has not started the pod, which cannot use them.",
-			meaning: "The scheduler allocated the devices and placed the pod, but the driver has not prepared them: it is " +
-				"not running, it fails, or another claim of the pod cannot be prepared. Or a binding condition of a device is " +
-				"not met, and the scheduler delays binding the pod. The time counts as allocated, and not as active.",
-			diagnosis: "`kubectl describe pod`: the event `FailedPrepareDynamicResources` has the driver's error. A pod " +
-				"without a node waits for a binding condition: `status.devices[].conditions` of the claim says for which. " +
-				"`dra_claim_allocated_timestamp_seconds` is when the claim was allocated. Check that the driver's pod runs on " +
-				"the node, and see its log.",
+			meaning: "The scheduler allocated the devices and placed the pod, but the driver has not prepared " +
+				"them: it is not running, it fails, or another claim of the pod cannot be prepared. Or a binding " +
+				"condition of a device is not met. The time counts as allocated, and not as active.",
+			diagnosis: "`kubectl describe pod`: the event `FailedPrepareDynamicResources` has the driver's error. " +
+				"A pod without a node waits for a binding condition: `status.devices[].conditions` of the claim " +
+				"says for which. Check that the driver's pod runs on the node, and see its log.",
 			mitigation: "Repair or restart the driver: the kubelet tries again every few seconds. If that takes long, " +
 				"delete the pod, so that its devices become free for another one.",
 			queries: []string{

@@ -14,10 +14,9 @@ func deviceAlerts(o *Options) []alert {
 			description: "Its driver has reported so for <for>." + heldBy,
 			meaning:     "The device's driver or the kubelet reports it as unhealthy. Work on it may fail or be wrong.",
 			diagnosis:   "The Nodes dashboard: errors, temperature, throttling, and who holds it.",
-			mitigation: "If it is free, check that it is tainted (`dra_device_tainted`), so that it is not allocated: its " +
-				"driver taints it in the ResourceSlice; you can taint it with a DeviceTaintRule (Kubernetes 1.37) that names " +
-				"driver, pool and device. If it is claimed, inform the owner, drain the node, then see " +
-				"[DRADeviceErrors](#dradeviceerrors).",
+			mitigation: "If it is free, check that it is tainted (`dra_device_tainted`), by its driver or by a " +
+				"DeviceTaintRule of yours (Kubernetes 1.37) that names driver, pool and device. If it is claimed, " +
+				"inform the owner, drain the node, then see [DRADeviceErrors](#dradeviceerrors).",
 			queries: []string{
 				`max by (<device>) (dra_device_health{status="unhealthy"}) == 1`,
 				`max by (<claim device>) (dra_claim_device_info{admin_access="false"}) and on (<device>) ` +
@@ -32,11 +31,11 @@ func deviceAlerts(o *Options) []alert {
 			summary: aDevice + " is tainted with NoExecute and still held.",
 			description: "Taint {{ $labels.key }}, set by a {{ $labels.source }}, evicts the pods that use the device, but a " +
 				"claim has held it for <for>." + heldBy,
-			meaning: "A driver (`source=\"slice\"`) or an administrator (`source=\"rule\"`, a DeviceTaintRule) evicts the " +
-				"pods that use the device. Pods whose claims tolerate the taint stay, as intended. Other pods end within " +
+			meaning: "A driver (`source=\"slice\"`) or an administrator (`source=\"rule\"`, a DeviceTaintRule) " +
+				"evicts the pods that use the device. Pods whose claims tolerate the taint stay. Others end within " +
 				"seconds, unless their termination hangs.",
-			diagnosis: "`/api/v1/snapshot` on the node lists the taints of the device, the name of the rule, and the " +
-				"tolerations of the claims that hold it. `kubectl describe devicetaintrule NAME`: the condition " +
+			diagnosis: "`/api/v1/snapshot` on the node has the taints of the device, the name of the rule, and the " +
+				"tolerations of its claims. `kubectl describe devicetaintrule NAME`: the condition " +
 				"`EvictionInProgress` counts the remaining pods.",
 			mitigation: "If a pod hangs in termination, find out why: finalizers, volumes, a process that does not end. If " +
 				"the taint is no longer needed, delete the DeviceTaintRule; the driver removes a taint of the slice.",
@@ -60,14 +59,14 @@ func staleTaintAlert(o *Options) alert {
 		summary: aDevice + " is tainted although it has recovered.",
 		description: "Taint {{ $labels.key }} ({{ $labels.effect }}), set by a {{ $labels.source }}, keeps pods away, but " +
 			"for <for> the device has been readable and healthy, has had no error for an hour, and requires no action.",
-		meaning: "A taint keeps pods from the device, or evicts them, although its cause is over: the driver reports the " +
-			"device as healthy, it is readable and requires no action (`dra_device_needs_attention`), and no error was " +
-			"counted for an hour. There is no alert for a device without reported health (`dra_device_health`).",
+		meaning: "A taint keeps pods from the device, or evicts them, although its cause is over: the driver " +
+			"reports the device as healthy, it is readable and requires no action (`dra_device_needs_attention`), " +
+			"and no error was counted for an hour. There is no alert for a device without reported health.",
 		diagnosis: "`/api/v1/snapshot` on the node lists the taint with the name of its rule. Find out who set it and why: " +
 			"a rule for maintenance may be meant to stay.",
-		mitigation: "Delete the DeviceTaintRule (`source=\"rule\"`). A driver removes its own taint (`source=\"slice\"`); " +
-			"if it does not, restart its pod on the node, and report it to its vendor. Some drivers keep a taint until the " +
-			"device was reset.",
+		mitigation: "Delete the DeviceTaintRule (`source=\"rule\"`). A driver removes its own taint " +
+			"(`source=\"slice\"`), some only when the device was reset; if it does not, restart its pod on the " +
+			"node, and report it to its vendor.",
 		queries: []string{
 			`max by (<device>, key, effect, source) (dra_device_tainted{effect=~"NoSchedule|NoExecute"})`,
 			`max by (<device>, reason) (dra_device_health_reason_info)`,
@@ -94,8 +93,8 @@ func lostDeviceAlerts(o *Options) []alert {
 			meaning: "The device was readable before, or is claimed, and no source can read it now. Other devices of the " +
 				"node are not affected.",
 			diagnosis: "`dra-exporter check` on the node shows what each source reads, or why it fails; then the kernel's log.",
-			mitigation: "A GPU that fell off the bus (Xid 79) needs a restart of the host. During an upgrade of the driver " +
-				"wait for its end.",
+			mitigation: "A GPU that fell off the bus (Xid 79) needs a restart of the host. Wait for the end of an " +
+				"upgrade of the driver.",
 			queries: []string{
 				`max by (<device>) (dra_device_up) == 0`,
 				`max by (cluster, node, driver, reason) (dra_exporter_unresolved_devices) > 0`,
@@ -115,8 +114,8 @@ func lostDeviceAlerts(o *Options) []alert {
 			meaning: "A vendor's library or driver on the node is missing or hangs, so that none of its devices can be " +
 				"read. [DRADeviceDown](#dradevicedown) then fires for each device; " +
 				"[inhibitions.yaml](../deployments/integrations/alertmanager/inhibitions.yaml) reduces these alerts to one page.",
-			diagnosis: "`dra-exporter check` on the node reports why the source fails. Check whether the driver is being " +
-				"upgraded or the kernel was; then see the kernel's log.",
+			diagnosis: "`dra-exporter check` on the node reports why the source fails. Check whether the driver or " +
+				"the kernel is being upgraded; then see the kernel's log.",
 			mitigation: "Finish or roll back the upgrade of the driver, or restart the node. Workloads on the devices may " +
 				"continue: see their logs before you drain it.",
 			queries: []string{
@@ -154,8 +153,8 @@ func loadAlerts(o *Options) []alert {
 			device:dra_consumed_capacity:ratio > 1`,
 			summary:     aDevice + " is overcommitted.",
 			description: "Claims consume {{ $value | humanizePercentage }} of its {{ $labels.resource }}." + heldBy,
-			meaning: "The sum of the consumed capacity of all claims on the device exceeds its capacity: the slice was " +
-				"changed after the allocation, or two schedulers allocate.",
+			meaning: "The claims on the device consume more than its capacity: the slice was changed after the " +
+				"allocation, or two schedulers allocate.",
 			diagnosis: "`kubectl get resourceclaims -A -o yaml`, `consumedCapacity` of the device's results, and the " +
 				"device's slice.",
 			mitigation: "Delete one of the pods. If the alert returns, look for a second scheduler and for drivers that " +
@@ -193,8 +192,8 @@ func capacityAlerts(o *Options) []alert {
 			and on (cluster) (kube_pod_status_unschedulable == 1)`,
 		summary:     "Devices are free ({{ $value }}) while pods can't be scheduled.",
 		description: "Devices are healthy and unclaimed while pods are pending.",
-		meaning: "This alert needs metrics of kube-state-metrics and never fires without them. The pods may wait for " +
-			"something other than devices.",
+		meaning: "The alert needs metrics of kube-state-metrics. The pods may wait for something other than " +
+			"devices.",
 		diagnosis: "`kubectl describe` of a pending pod. Its claim may request attributes, a topology or a number of " +
 			"devices on one node that the free devices cannot satisfy.",
 		mitigation: "Relax the claim's selectors, defragment nodes, or remove taints that are no longer needed: tainted " +
@@ -218,11 +217,10 @@ func capacityAlerts(o *Options) []alert {
 		summary: "Device {{ $labels.device }} of {{ $labels.driver }} is overcommitted by several nodes together.",
 		description: "The device is offered to several nodes, whose claims consume " +
 			"{{ $value | humanizePercentage }} of its {{ $labels.resource }} together.",
-		meaning: "As [DRASharedDeviceOvercommitted](#drashareddeviceovercommitted), for a device that claims of several " +
-			"nodes share, such as one behind a fabric: no node knows what the claims of other nodes consume.",
-		diagnosis: "`kubectl get resourceclaims -A -o yaml`, `consumedCapacity` of the device's results, and the device's " +
-			"slice.",
-		mitigation: "As for [DRASharedDeviceOvercommitted](#drashareddeviceovercommitted).",
+		meaning: "As [DRASharedDeviceOvercommitted](#drashareddeviceovercommitted), for a device that claims of " +
+			"several nodes share: no node knows what the claims of other nodes consume.",
+		diagnosis:  "As for [DRASharedDeviceOvercommitted](#drashareddeviceovercommitted).",
+		mitigation: "The same.",
 		queries: []string{
 			`max by (<device>, resource) (device:dra_consumed_capacity:ratio)`,
 		},

@@ -140,7 +140,7 @@ func exporterAlerts(o *Options) []alert {
 			meaning:     "Prometheus has the exporter's pod as a target but cannot scrape it.",
 			diagnosis:   "`kubectl get pods -o wide` of the DaemonSet, the pod's log, and the target's error in Prometheus.",
 			mitigation: "If the exporter was killed for memory, check `dra_exporter_series` before that time, and " +
-				"`--max-series`. After a restart, the counters of its claims continue as far as the hardware's own counters do.",
+				"`--max-series`.",
 			queries: []string{
 				`max by (cluster, node, instance) (up{job=~"<job>"}) == 0`,
 			},
@@ -158,8 +158,8 @@ func exportersAlerts(o *Options) []alert {
 			1 - max by (cluster) (cluster:dra_exporters_up:sum) / max by (cluster) (cluster:dra_exporters:count) > <down>`,
 			summary:     "dra-exporter can't be scraped on {{ $value | humanizePercentage }} of the nodes.",
 			description: "That many exporters have not answered for <for>: the devices of their nodes are not monitored.",
-			meaning: "Many exporters fail at the same time, so the cause is not a single node: a rollout that fails, a " +
-				"network policy, an expired certificate, or an outage of the cluster.",
+			meaning: "Many exporters fail at the same time: a rollout that fails, a network policy, an expired " +
+				"certificate, or an outage of the cluster.",
 			diagnosis: "`kubectl rollout status` of the DaemonSet, the events of its namespace, and whether the errors of " +
 				"its targets in Prometheus are the same everywhere.",
 			mitigation: "Roll back what was changed last: the chart, its values, the network policy, the Secret of the web " +
@@ -173,10 +173,9 @@ func exportersAlerts(o *Options) []alert {
 			expr:        "<absent>",
 			summary:     "No dra-exporter{{ with $labels.cluster }} of cluster {{ . }}{{ end }} is scraped at all.",
 			description: "Prometheus has no target whose job matches `<job>`.",
-			meaning: "No exporter of a cluster that must have one is a target: of one of the clusters that the rules name, " +
-				"or else of one that had an exporter within the last day. The PodMonitor or scrape " +
-				"configuration was deleted, selects nothing, or has a job name that these " +
-				"rules do not match.",
+			meaning: "No exporter of a cluster that must have one is a target: of one of the clusters that the " +
+				"rules name, or else of one that had an exporter within the last day. The PodMonitor or scrape " +
+				"configuration was deleted, selects nothing, or has a job name that these rules do not match.",
 			diagnosis:  "The targets page of Prometheus.",
 			mitigation: "Correct the scrape configuration, or generate the rules for the job's name (`-job`).",
 			queries: []string{
@@ -195,8 +194,8 @@ func valueAlerts(o *Options) []alert {
 			expr:        `time() - max by (cluster, node) (dra_exporter_snapshot_timestamp_seconds) > <stale>`,
 			summary:     "dra-exporter on " + aNode + " exports old values.",
 			description: "Its snapshot is {{ $value | humanizeDuration }} old: its sampler is stuck.",
-			meaning: "The exporter answers scrapes but makes no new snapshots, so its values are outdated. Clocks that " +
-				"differ have the same effect.",
+			meaning: "The exporter answers scrapes but makes no new snapshots. Clocks that differ have the same " +
+				"effect.",
 			diagnosis:  "The Exporter dashboard: CPU of the process; its log; the node's clock.",
 			mitigation: "Restart the pod, and report a bug with its log.",
 			queries: []string{
@@ -230,7 +229,7 @@ func valueAlerts(o *Options) []alert {
 			meaning: "One of the exporter's sources cannot be read; the others continue. If `podresources` (the kubelet) " +
 				"fails, the last known owners stay in use.",
 			diagnosis:  "`dra_exporter_source_errors_total` by reason, and the exporter's log, which has the error once.",
-			mitigation: "Depends on the reason: a socket or endpoint that is unavailable, a missing permission, or a timeout.",
+			mitigation: "By the [reason](../deployments/TROUBLESHOOTING.md#devices-have-no-telemetry).",
 			queries: []string{
 				`max by (cluster, node, source) (dra_exporter_source_up) == 0`,
 				`max by (cluster, node, source, reason) (increase(dra_exporter_source_errors_total[1h])) > 0`,
@@ -241,8 +240,9 @@ func valueAlerts(o *Options) []alert {
 			expr:        `max by (cluster, node) (dra_exporter_series_dropped) > 0`,
 			summary:     "dra-exporter on " + aNode + " drops series: {{ $value }}.",
 			description: "The limit `--max-series` is reached; whole families are dropped.",
-			meaning: "Series are dropped in this order: holders that ended, families of pods, of claims, of devices. Sums " +
-				"over the remaining series are too low.",
+			meaning: "Sums over the remaining series are too low. The " +
+				"[order](../exporter/MEANING.md#the-limit-on-series) in which series are dropped begins with " +
+				"holders that ended.",
 			diagnosis:  "The Exporter dashboard shows since when; check how many claims and pods the node has.",
 			mitigation: "Raise `--max-series`, or lower `--retention` on nodes with many short-lived pods.",
 			queries: []string{
@@ -265,8 +265,8 @@ func holderAlerts(o *Options) []alert {
 				"them for no container, and the claims' allocations can't be read.",
 			diagnosis: "`dra-exporter check` on the node, and `dra_exporter_source_up{source=\"claims\"}`: does the API " +
 				"server answer, and may the exporter `get` resourceclaims?",
-			mitigation: "Give the exporter access to the API server (`kube.enabled`), with the rights that " +
-				"deployments/RIGHTS.md lists.",
+			mitigation: "Give the exporter access to the API server (`kube.enabled`), with its " +
+				"[rights](../deployments/RIGHTS.md#rights-at-the-api-server).",
 			queries: []string{
 				`max by (cluster, node, reason) (dra_exporter_unresolved_pods) > 0`,
 			},
@@ -294,9 +294,9 @@ func holderAlerts(o *Options) []alert {
 			summary: "Pod {{ $labels.namespace }}/{{ $labels.pod }} on " + aNode + " has {{ $labels.device }}, and its claim " +
 				"{{ $labels.resourceclaim_name }} is allocated {{ $labels.allocated_device }}.",
 			description: "A pod that runs is charged for both. The scheduler may give {{ $labels.device }} to another pod.",
-			meaning: "The kubelet lists another device for the pod than the API server has allocated to its claim, as after a " +
-				"pod with a named claim was deleted by force and made again: the kubelet still has the claim prepared with the " +
-				"first device, and does not prepare it again.",
+			meaning: "The kubelet lists another device for the pod than the API server has allocated to its claim, " +
+				"as after a pod with a named claim was deleted by force and made again: the kubelet still has the " +
+				"claim prepared with the first device.",
 			diagnosis: "The page of the node, and `dra-exporter check` on it, show both devices. Compare " +
 				"`kubectl get resourceclaim -o yaml` with the driver's log.",
 			mitigation: "Delete all pods that use the claim, and wait until the driver has unprepared it. Then make them again.",

@@ -71,12 +71,13 @@ func linkAlerts(o *Options) []alert {
 			summary: aDevice + " has a {{ $labels.link }} link with too few lanes: {{ $value }}.",
 			description: "The link can have more lanes with this device in this machine, and has had fewer for <error window>." +
 				heldBy,
-			meaning: "The link between the device and its host was negotiated with fewer lanes than both have, often after " +
-				"the device or its riser was touched. With half of the lanes, transfers take twice as long.",
+			meaning: "The link between the device and its host was negotiated with fewer lanes than both have, " +
+				"often after the device or its riser was touched. With half of the lanes, transfers take twice as " +
+				"long.",
 			diagnosis: "The Nodes dashboard: links, errors of kind `pcie_aer` and `pcie_replay`. On the node, " +
 				"`lspci -vv` shows the capability and the state of each link on the way (`LnkCap`, `LnkSta`).",
 			mitigation: "Drain the node and restart it. If the link stays narrow, reseat the device, its riser or " +
-				"its cable, and have it replaced if that does not help.",
+				"its cable, then have it replaced.",
 			queries: []string{`max by (<device>, link) (dra_device_link_width)`},
 		},
 		{
@@ -101,9 +102,8 @@ func linkAlerts(o *Options) []alert {
 			description: "Within <error window>: {{ $value | printf \"%.0f\" }}." + heldBy,
 			meaning: "PCIe errors that the link could not correct, or NVLinks that went down and had to recover. Corrected " +
 				"errors and replays cause no alert: they are normal at low rates, and the dashboard shows them.",
-			diagnosis: "The Nodes dashboard: errors by kind and code. The kernel's log names the PCIe " +
-				"errors (`AER`); " +
-				"`nvidia-smi nvlink -e` shows the errors of each NVLink.",
+			diagnosis: "The Nodes dashboard: errors by kind and code. The kernel's log names PCIe errors (`AER`), " +
+				"`nvidia-smi nvlink -e` those of each NVLink.",
 			mitigation: "After a single error, watch the device. If it happens again, drain it and run the vendor's " +
 				"diagnostics; reseat it and the parts on the way.",
 			queries: []string{
@@ -115,9 +115,9 @@ func linkAlerts(o *Options) []alert {
 			expr:        `max by (<device>, state) (dra_device_fabric_state{state!="healthy"}) == 1`,
 			summary:     aDevice + " is not well connected with its fabric ({{ $labels.state }}).",
 			description: "It has been for <for>: jobs that use several devices fail, or are slow." + heldBy,
-			meaning: "The device has not joined the fabric that links it with the others (`not_started`, `in_progress`, " +
-				"`failed`), or has, and the fabric is `limited` or `unhealthy`. On machines with NVSwitches, CUDA does " +
-				"not start on a GPU that has not joined.",
+			meaning: "The device has not joined the fabric that links it with the others (`not_started`, " +
+				"`in_progress`, `failed`), or the fabric is `limited` or `unhealthy`. On machines with NVSwitches, " +
+				"CUDA does not start on a GPU that has not joined.",
 			diagnosis: "`nvidia-smi -q` shows the state and what is wrong under Fabric. Check the log of the fabric manager " +
 				"(`nvidia-fabricmanager`), and of the IMEX daemon where a fabric has several nodes.",
 			mitigation: "Restart the fabric manager, then the node. If the fabric stays `limited` or `unhealthy`, have the " +

@@ -29,8 +29,8 @@ func networkLinkAlerts(o *Options) []alert {
 			summary: aDevice + " has a link that goes down repeatedly.",
 			description: "Within <error window> its link changed between up and down " +
 				"{{ $value | printf \"%.0f\" }} times." + heldBy,
-			meaning: "Each time, every collective operation that uses the link stops for seconds. The device's own counter " +
-				"of link failures is included, so that failures between two readings count.",
+			meaning: "Each time, every collective operation that uses the link stops for seconds. The device's own " +
+				"counter of link failures counts those between two readings.",
 			diagnosis: "The Network dashboard, and `dra_device_errors_total{kind=\"port\"}`: if `symbol_error` and " +
 				"`link_error_recovery` rise, the cause is a bad cable, a dirty connector or a hot module.",
 			mitigation: "Clean or replace cable and module. Until then taint the device: a job is as slow as its slowest link.",

@@ -264,6 +264,8 @@ func sumsOfNodes() []recording {
 	const named = `
 			    * on (<device>) group_left (cluster_device) device:dra_model:info`
 	return []recording{
+		{name: "node:dra_devices:count", expr: `
+			count by (<node>, driver) (device:dra_model:info)`},
 		// The claimed devices by utilization, in steps of 0.1; 0 are those that do nothing. Those of the
 		// cluster are left out: the sum below has each of them by itself.
 		{name: "node:dra_utilization:count", unit: query.Unit{Scale: 1}, expr: `

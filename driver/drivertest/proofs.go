@@ -7,31 +7,27 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // CheckProofs compares a column of a table of quantities in a Markdown file with the quantities
-// that a source fills: exactly those have a cell there other than "-". The table is the first one
-// with that column whose first column is called quantity.
+// that a source fills: the cells of all others are empty there. The table is the first one with
+// that column whose first column is called quantity.
 func CheckProofs(tb testing.TB, file, column string, fills []driver.Quantity) {
 	tb.Helper()
 	content, err := os.ReadFile(file)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, err)
 	rows, at := tableOf(string(content), column)
-	if at == 0 {
-		tb.Fatalf("%s has no table of quantities with a column %s", file, column)
-	}
+	must.That(tb, at != 0, "%s has no table of quantities with a column %s", file, column)
 	proven := map[string]bool{}
 	for _, row := range rows[2:] {
-		if row := cells(row); len(row) > at && row[at] != "-" {
+		if row := cells(row); len(row) > at && row[at] != "" {
 			proven[strings.Trim(row[0], "`")] = true
 		}
 	}
 	for _, q := range fills {
-		if !proven[q.String()] {
-			tb.Errorf("%s does not say how %v is proven from %s", file, q, column)
-		}
+		expect.That(tb, proven[q.String()], "%s does not say how %v is proven from %s", file, q, column)
 		delete(proven, q.String())
 	}
 	for name := range proven {

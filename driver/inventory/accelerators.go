@@ -50,15 +50,15 @@ func googleTPU(d device, h *driver.Hardware) {
 	if h.Model == "" {
 		h.Model = d.attributes.text("tpuGen")
 	}
-	if n, ok := strings.CutPrefix(d.name, "accel"); ok && decimal(n) != "" {
-		h.DeviceNodes = append(h.DeviceNodes, "/dev/"+d.name)
+	if n, ok := strings.CutPrefix(d.Name, "accel"); ok && decimal(n) != "" {
+		h.DeviceNodes = append(h.DeviceNodes, "/dev/"+d.Name)
 	}
 }
 
 // awsNeuron: neuron-device-3 is /dev/neuron3, and /sys/devices/virtual/neuron_device/neuron3.
 func awsNeuron(d device, h *driver.Hardware) {
 	h.Vendor = "amazon"
-	if n, ok := strings.CutPrefix(d.name, "neuron-device-"); ok && decimal(n) != "" {
+	if n, ok := strings.CutPrefix(d.Name, "neuron-device-"); ok && decimal(n) != "" {
 		h.DeviceNodes = append(h.DeviceNodes, "/dev/neuron"+n)
 	}
 }
@@ -79,7 +79,7 @@ func tenstorrent(d device, h *driver.Hardware) {
 // rebellions: vfio-0000-23-00-0 is an NPU that is passed through to guests.
 func rebellions(d device, h *driver.Hardware) {
 	h.Vendor = "rebellions"
-	if strings.HasPrefix(d.name, "vfio-") {
+	if strings.HasPrefix(d.Name, "vfio-") {
 		h.Kind = driver.KindPassthrough
 	}
 }
@@ -117,7 +117,7 @@ func deckhouseGPU(d device, h *driver.Hardware) {
 // RDMA device.
 func awsNetwork(d device, h *driver.Hardware) {
 	const domain = "dra.vpc.amazonaws.com/"
-	h.NetDev, h.RDMADev = d.attributes.text(domain+"networkDevName"), d.name
+	h.NetDev, h.RDMADev = d.attributes.text(domain+"networkDevName"), d.Name
 	if h.PCI == "" {
 		h.PCI = d.attributes.pci(domain+"pciAddress", domain+"pciBusID")
 	}

@@ -27,10 +27,10 @@ const (
 type attributes map[string]resourcev1.DeviceAttribute
 
 // ownAttributes returns the attributes by name without the driver's own domain.
-func ownAttributes(driverName string, all map[string]resourcev1.DeviceAttribute) attributes {
+func ownAttributes(driverName string, all map[resourcev1.QualifiedName]resourcev1.DeviceAttribute) attributes {
 	out := make(attributes, len(all))
 	for name, value := range all {
-		bare, own := strings.CutPrefix(name, driverName+"/")
+		bare, own := strings.CutPrefix(string(name), driverName+"/")
 		if _, known := out[bare]; !known || own {
 			out[bare] = value
 		}

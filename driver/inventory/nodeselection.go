@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -15,21 +16,25 @@ type Node struct {
 	Labels map[string]string // nil: unknown
 }
 
-// nodeSelection has the fields that select the nodes of a slice or of a device.
+// nodeSelection selects the nodes of a slice or of a device.
 type nodeSelection struct {
-	NodeName     string               `json:"nodeName"`
-	NodeSelector *corev1.NodeSelector `json:"nodeSelector"`
-	AllNodes     bool                 `json:"allNodes"`
+	name     string
+	selector *corev1.NodeSelector
+	all      bool
+}
+
+func newNodeSelection(name *string, selector *corev1.NodeSelector, all *bool) nodeSelection {
+	return nodeSelection{ptr.Deref(name, ""), selector, ptr.Deref(all, false)}
 }
 
 // on reports whether the node is selected. known is false if that depends on unknown labels.
 func (s nodeSelection) on(h Node) (on, known bool) {
-	if s.AllNodes || s.NodeName == h.Name {
+	if s.all || s.name == h.Name {
 		return true, true
 	}
 	known = true
-	if s.NodeSelector != nil {
-		for _, term := range s.NodeSelector.NodeSelectorTerms {
+	if s.selector != nil {
+		for _, term := range s.selector.NodeSelectorTerms {
 			switch matches, ok := termMatches(term, h); {
 			case matches:
 				return true, true
@@ -43,10 +48,10 @@ func (s nodeSelection) on(h Node) (on, known bool) {
 
 // many reports whether the selection may include more than one node.
 func (s nodeSelection) many() bool {
-	if s.AllNodes || s.NodeSelector == nil {
-		return s.AllNodes
+	if s.all || s.selector == nil {
+		return s.all
 	}
-	terms := s.NodeSelector.NodeSelectorTerms
+	terms := s.selector.NodeSelectorTerms
 	return len(terms) != 1 || !slices.ContainsFunc(terms[0].MatchFields, func(f corev1.NodeSelectorRequirement) bool {
 		return f.Operator == corev1.NodeSelectorOpIn && len(f.Values) == 1
 	})

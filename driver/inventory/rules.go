@@ -67,7 +67,7 @@ func describe(d device) driver.Hardware {
 		PCIeRoot:      a.roots(standardPCIeRoot),
 	}
 	if h.PCI == "" {
-		h.PCI = pciInName(d.name)
+		h.PCI = pciInName(d.Name)
 	}
 	ruleOf(d.driver)(d, &h)
 	if h.Kind == driver.KindPartition {
@@ -94,7 +94,7 @@ func nvidiaGPU(d device, h *driver.Hardware) {
 	switch d.attributes.text("type") {
 	case "mig":
 		partOf(h, d.attributes.text("parentUUID"))
-		h.Placement = nvidia.PlacementInName(d.name)
+		h.Placement = nvidia.PlacementInName(d.Name)
 	case "vfio":
 		h.Kind = driver.KindPassthrough
 	}
@@ -141,7 +141,7 @@ func amdGPU(d device, h *driver.Hardware) {
 		h.Kind = driver.KindPassthrough
 		return
 	}
-	numbers, _ := strings.CutPrefix(d.name, "gpu-")
+	numbers, _ := strings.CutPrefix(d.Name, "gpu-")
 	card, render, _ := strings.Cut(numbers, "-")
 	for _, node := range []struct{ prefix, attribute, inName string }{
 		{"/dev/dri/card", "cardIndex", card}, {"/dev/dri/renderD", "renderIndex", render},
@@ -195,7 +195,7 @@ func cpu(d device, h *driver.Hardware) {
 
 // example: partitions of the example driver have the UUID of their GPU.
 func example(d device, h *driver.Hardware) {
-	if d.attributes.index("partition") != "" || strings.Contains(d.name, "-partition-") {
+	if d.attributes.index("partition") != "" || strings.Contains(d.Name, "-partition-") {
 		partOf(h, h.UUID)
 	}
 }

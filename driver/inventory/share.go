@@ -2,11 +2,14 @@ package inventory
 
 import (
 	"cmp"
-	"encoding/json"
 	"slices"
 	"strings"
 
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
@@ -17,23 +20,13 @@ type counters struct {
 	amounts []driver.Amount // sorted by name
 }
 
-// wireCounters is the JSON form of a counter set (with name) or of what a device consumes of one
-// (with counterSet).
-type wireCounters struct {
-	Name     string                     `json:"name"`
-	Set      string                     `json:"counterSet"`
-	Counters map[string]json.RawMessage `json:"counters"`
-}
-
-// decodeCounters returns counter sets. Malformed amounts are omitted and counted.
-func decodeCounters(driverName string, sets []wireCounters, rejected driver.Rejections) []counters {
-	out := make([]counters, 0, len(sets))
-	for _, s := range sets {
-		out = append(out, counters{
-			set: cmp.Or(s.Name, s.Set), amounts: decodeCapacity(driverName, s.Counters, rejected),
-		})
-	}
-	return out
+// newCounters returns a counter set. Amounts that are none are omitted and counted.
+func newCounters(
+	driverName, set string, of map[string]resourcev1.Counter, rejected driver.Rejections,
+) counters {
+	amounts, bad := manifest.Amounts(driverName, of, func(c resourcev1.Counter) resource.Quantity { return c.Value })
+	rejected.Add(driver.ReasonMalformedCapacity, bad)
+	return counters{set, amounts}
 }
 
 // poolKey identifies something in a pool: a counter set by name, or a whole device by UUID or PCI

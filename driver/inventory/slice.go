@@ -3,51 +3,47 @@ package inventory
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
-// The types below have the used parts of ResourceSliceSpec in the JSON form that v1, v1beta2,
-// v1beta1 and v1alpha3 share. They keep devices, attributes and quantities raw, so that a malformed
-// one can be rejected alone; the types of k8s.io/api would fail as a whole.
-
-// slice is the spec of a ResourceSlice.
+// slice is the spec of a ResourceSlice in the JSON form that v1, v1beta2, v1beta1 and v1alpha3
+// share. Its devices are decoded one by one, so that a malformed one is rejected alone.
 type slice struct {
-	Driver string `json:"driver"`
-	Pool   struct {
-		Name       string `json:"name"`
-		Generation int64  `json:"generation"`
-		Slices     int64  `json:"resourceSliceCount"`
-	} `json:"pool"`
-	nodeSelection
-
-	PerDeviceNodeSelection bool              `json:"perDeviceNodeSelection"`
-	SkipNodeOperations     []string          `json:"skipNodeOperations"`
-	SharedCounters         []wireCounters    `json:"sharedCounters"`
-	Devices                []json.RawMessage `json:"devices"`
+	resourcev1.ResourceSliceSpec
+	Devices []json.RawMessage `json:"devices"`
 }
 
-// wireDevice is the JSON form of a device in v1 and v1beta2. In v1beta1 and v1alpha3, everything
-// but the name is in basic.
-type wireDevice struct {
-	Name string `json:"name"`
-	wireBody
-	Basic *wireBody `json:"basic"`
+// device is a device of a slice. In v1beta1 and v1alpha3, everything but the name is in basic.
+type device struct {
+	driver string
+	body
+	Basic      *body `json:"basic"`
+	attributes attributes
 }
 
-type wireBody struct {
-	nodeSelection
+type body struct {
+	resourcev1.Device
+	Capacity map[resourcev1.QualifiedName]capacity `json:"capacity"`
+}
 
-	Attributes               map[string]resourcev1.DeviceAttribute `json:"attributes"`
-	Capacity                 map[string]json.RawMessage            `json:"capacity"`
-	Taints                   []resourcev1.DeviceTaint              `json:"taints"`
-	ConsumesCounters         []wireCounters                        `json:"consumesCounters"`
-	AllowMultipleAllocations bool                                  `json:"allowMultipleAllocations"`
-	BindingConditions        []json.RawMessage                     `json:"bindingConditions"`
+// capacity is a capacity of a device. In v1alpha3 it is only its value.
+type capacity struct{ resourcev1.DeviceCapacity }
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (c *capacity) UnmarshalJSON(raw []byte) error {
+	if raw[0] == '{' {
+		return json.Unmarshal(raw, &c.DeviceCapacity)
+	}
+	return json.Unmarshal(raw, &c.Value)
 }
 
 // Slice is a ResourceSlice of any version, whose devices are not decoded yet.
@@ -60,15 +56,13 @@ type Slice struct {
 // or pool. [Slice.OfferTo] decodes its devices.
 func DecodeSlice(raw json.RawMessage) (Slice, bool) {
 	var object struct {
-		Metadata struct {
-			Name string `json:"name"`
-		} `json:"metadata"`
+		metav1.PartialObjectMetadata
 		Spec slice `json:"spec"`
 	}
 	if json.Unmarshal(raw, &object) != nil {
 		return Slice{}, false
 	}
-	s := Slice{object.Metadata.Name, object.Spec}
+	s := Slice{object.Name, object.Spec}
 	return s, manifest.ValidName(s.spec.Driver) && manifest.ValidName(s.spec.Pool.Name)
 }
 
@@ -110,22 +104,27 @@ const (
 func (s *Slice) OfferTo(node Node, room int, rejected driver.Rejections) Offer {
 	spec := &s.spec
 	o := Offer{
-		driver: spec.Driver, pool: spec.Pool.Name, generation: spec.Pool.Generation, slices: spec.Pool.Slices,
+		driver: spec.Driver, pool: spec.Pool.Name, generation: spec.Pool.Generation, slices: spec.Pool.ResourceSliceCount,
 		size: offerSize + len(s.name) + len(spec.Driver) + len(spec.Pool.Name),
 	}
-	if !spec.PerDeviceNodeSelection && !spec.here(node, len(spec.Devices), rejected) {
+	nodes := newNodeSelection(spec.NodeName, spec.NodeSelector, spec.AllNodes)
+	perDevice := ptr.Deref(spec.PerDeviceNodeSelection, false)
+	if !perDevice && !nodes.here(node, len(spec.Devices), rejected) {
 		return o
 	}
-	o.offerCounters(decodeCounters(spec.Driver, spec.SharedCounters, rejected), room)
+	for _, set := range spec.SharedCounters {
+		o.offerCounters(newCounters(spec.Driver, set.Name, set.Counters, rejected), room)
+	}
 	for i, raw := range spec.Devices {
 		d, ok := decodeDevice(spec.Driver, raw, rejected)
-		if !ok || spec.PerDeviceNodeSelection && !d.here(node, 1, rejected) {
+		own := newNodeSelection(d.NodeName, d.NodeSelector, d.AllNodes)
+		if !ok || perDevice && !own.here(node, 1, rejected) {
 			continue
 		}
-		device := newOffered(&d, spec.NodeName != "")
-		device.entry.ManyNodes = spec.many() || spec.PerDeviceNodeSelection && d.many()
+		device := newOffered(&d, rejected)
+		device.entry.Local, device.entry.ManyNodes = nodes.name != "", nodes.many() || perDevice && own.many()
 		device.entry.Socketless = spec.socketless()
-		size := deviceSize + len(d.name) + sizeOf(&device.entry) + sizeOfCounters(d.consumes)
+		size := deviceSize + len(d.Name) + sizeOf(&device.entry) + sizeOfCounters(device.consumes)
 		if size > room-o.size {
 			rejected.Add(driver.ReasonTooManyDevices, len(spec.Devices)-i)
 			break
@@ -139,31 +138,72 @@ func (s *Slice) OfferTo(node Node, room int, rejected driver.Rejections) Offer {
 // socketless reports whether the kubelet does not call the driver to prepare the slice's devices.
 // The API allows to skip unprepare alone, but not prepare (ResourceSliceSpec.SkipNodeOperations).
 func (s *slice) socketless() bool {
-	return slices.Contains(s.SkipNodeOperations, string(resourcev1.SkipNodeOperationAll)) ||
-		slices.Contains(s.SkipNodeOperations, string(resourcev1.SkipNodeOperationNodePrepareResources))
+	return slices.Contains(s.SkipNodeOperations, resourcev1.SkipNodeOperationAll) ||
+		slices.Contains(s.SkipNodeOperations, resourcev1.SkipNodeOperationNodePrepareResources)
 }
 
-// offerCounters adds the counter sets for which there is room.
-func (o *Offer) offerCounters(sets []counters, room int) {
-	for i := range sets {
-		if size := sizeOfCounters(sets[i : i+1]); size <= room-o.size {
-			o.size += size
-			o.counters = append(o.counters, sets[i])
-		}
+// offerCounters adds a counter set if there is room.
+func (o *Offer) offerCounters(set counters, room int) {
+	if size := sizeOfCounters([]counters{set}); size <= room-o.size {
+		o.size += size
+		o.counters = append(o.counters, set)
 	}
 }
 
-// newOffered returns the parts of a device that are kept.
-func newOffered(d *device, local bool) offered {
-	out := offered{name: d.name, consumes: d.consumes, entry: driver.Entry{
-		Hardware: describe(*d), Capacity: d.capacity, Policies: d.policies, Taints: d.taints,
-		Shareable: d.shareable, Local: local,
-		Conditional: d.conditional, Health: healthOfAttributes(d.attributes),
+// newOffered returns the parts of a device that are kept. Amounts that are none are omitted and
+// counted.
+func newOffered(d *device, rejected driver.Rejections) offered {
+	capacities, bad := manifest.Amounts(d.driver, d.Capacity, func(c capacity) resource.Quantity { return c.Value })
+	rejected.Add(driver.ReasonMalformedCapacity, bad)
+	out := offered{name: d.Name, entry: driver.Entry{
+		Hardware: describe(*d), Capacity: capacities, Shareable: ptr.Deref(d.AllowMultipleAllocations, false),
+		Conditional: len(d.BindingConditions) > 0, Health: healthOfAttributes(d.attributes),
 	}}
+	if out.entry.Shareable {
+		out.entry.Policies = d.policies(rejected)
+	}
+	for _, c := range d.ConsumesCounters {
+		out.consumes = append(out.consumes, newCounters(d.driver, c.CounterSet, c.Counters, rejected))
+	}
+	for _, t := range d.Taints {
+		out.entry.Taints = append(out.entry.Taints, newTaint(t, ""))
+	}
 	if h := &out.entry.Hardware; h.Kind == driver.KindPartition && h.Vendor == "nvidia" {
 		out.slices = nvidia.ComputeSlices(h.Profile)
 		out.pci = d.attributes.pci(standardPCIBusID)
 	}
+	return out
+}
+
+// policies returns the request policies of the capacities, sorted by name. One with an amount that
+// is none is counted as a malformed capacity, and allows no amount.
+func (d *device) policies(rejected driver.Rejections) []driver.RequestPolicy {
+	var out []driver.RequestPolicy
+	for name, c := range d.Capacity {
+		bare, counts := manifest.Resource(d.driver, string(name), d.Capacity)
+		if c.RequestPolicy == nil || !counts || !manifest.ValidName(bare) {
+			continue
+		}
+		p, malformed := driver.RequestPolicy{Resource: bare}, false
+		amount := func(of *resource.Quantity) float64 {
+			value, ok := manifest.Amount(ptr.Deref(of, resource.Quantity{}))
+			malformed = malformed || !ok
+			return value
+		}
+		for i := range c.RequestPolicy.ValidValues {
+			p.Values = append(p.Values, amount(&c.RequestPolicy.ValidValues[i]))
+		}
+		slices.Sort(p.Values)
+		if r := c.RequestPolicy.ValidRange; r != nil {
+			p.Min, p.Max, p.Step = amount(r.Min), amount(r.Max), amount(r.Step)
+		}
+		if malformed {
+			rejected.Add(driver.ReasonMalformedCapacity, 1)
+			p = driver.RequestPolicy{Resource: bare, Values: []float64{}}
+		}
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b driver.RequestPolicy) int { return strings.Compare(a.Resource, b.Resource) })
 	return out
 }
 
@@ -210,68 +250,18 @@ func sizeOfCounters(sets []counters) int {
 	return size
 }
 
-// device is a device of a slice, in a form that is common to all versions of the API.
-type device struct {
-	driver, name string
-	nodeSelection
-
-	attributes attributes
-	capacity   []driver.Amount
-	policies   []driver.RequestPolicy
-	consumes   []counters
-	taints     []driver.Taint
-	shareable  bool
-
-	conditional bool // it has binding conditions
-}
-
-// decodeDevice decodes a device of the driver. If it is malformed, it counts the reason in rejected
-// and returns false.
+// decodeDevice decodes a device of the driver. If it is malformed, it counts it in rejected and
+// returns false.
 func decodeDevice(driverName string, raw json.RawMessage, rejected driver.Rejections) (device, bool) {
-	var wire wireDevice
-	if json.Unmarshal(raw, &wire) != nil || !manifest.ValidName(wire.Name) {
+	d := device{driver: driverName}
+	if json.Unmarshal(raw, &d) != nil || !manifest.ValidName(d.Name) {
 		rejected.Add(driver.ReasonMalformedDevice, 1)
 		return device{}, false
 	}
-	body := wire.wireBody
-	if wire.Basic != nil {
-		body = *wire.Basic
+	if name := d.Name; d.Basic != nil {
+		d.body = *d.Basic
+		d.Name = name
 	}
-	d := device{
-		driver: driverName, name: wire.Name,
-		nodeSelection: body.nodeSelection, shareable: body.AllowMultipleAllocations,
-		conditional: len(body.BindingConditions) > 0,
-	}
-	d.attributes = ownAttributes(driverName, body.Attributes)
-	d.capacity = decodeCapacity(driverName, body.Capacity, rejected)
-	if d.shareable {
-		d.policies = decodePolicies(driverName, body.Capacity, rejected)
-	}
-	d.consumes = decodeCounters(driverName, body.ConsumesCounters, rejected)
-	for _, t := range body.Taints {
-		d.taints = append(d.taints, newTaint(t, ""))
-	}
+	d.attributes = ownAttributes(driverName, d.Attributes)
 	return d, true
-}
-
-// decodeCapacity returns the values of capacities. In v1alpha3 a capacity is only its value.
-func decodeCapacity(driverName string, raw map[string]json.RawMessage, rejected driver.Rejections) []driver.Amount {
-	values := make(map[string]json.RawMessage, len(raw))
-	for name, raw := range raw {
-		if raw[0] != '{' {
-			values[name] = raw
-			continue
-		}
-		var capacity struct {
-			Value json.RawMessage `json:"value"`
-		}
-		if json.Unmarshal(raw, &capacity) != nil {
-			rejected.Add(driver.ReasonMalformedCapacity, 1)
-			continue
-		}
-		values[name] = capacity.Value
-	}
-	amounts, malformed := manifest.Amounts(driverName, values)
-	rejected.Add(driver.ReasonMalformedCapacity, malformed)
-	return amounts
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
@@ -30,14 +31,10 @@ type TaintRule struct {
 // cannot be used, it returns the reason, else "".
 func DecodeTaintRule(raw json.RawMessage) (rule TaintRule, reason driver.Reason) {
 	var object struct {
-		Metadata struct {
-			Name string `json:"name"`
-		} `json:"metadata"`
+		metav1.PartialObjectMetadata
 		Spec struct {
 			Selector *struct {
-				Driver *string `json:"driver"`
-				Pool   *string `json:"pool"`
-				Device *string `json:"device"`
+				resourcev1.DeviceTaintSelector
 				// Kubernetes 1.33 and 1.34; removed in 1.35.
 				DeviceClassName *string           `json:"deviceClassName"`
 				Selectors       []json.RawMessage `json:"selectors"`
@@ -45,10 +42,10 @@ func DecodeTaintRule(raw json.RawMessage) (rule TaintRule, reason driver.Reason)
 			Taint resourcev1.DeviceTaint `json:"taint"`
 		} `json:"spec"`
 	}
-	if json.Unmarshal(raw, &object) != nil || !manifest.ValidName(object.Metadata.Name) {
+	if json.Unmarshal(raw, &object) != nil || !manifest.ValidName(object.Name) {
 		return TaintRule{}, driver.ReasonMalformedTaintRule
 	}
-	rule = TaintRule{Name: object.Metadata.Name, taint: newTaint(object.Spec.Taint, object.Metadata.Name)}
+	rule = TaintRule{Name: object.Name, taint: newTaint(object.Spec.Taint, object.Name)}
 	selector := object.Spec.Selector
 	if selector == nil {
 		return rule, ""

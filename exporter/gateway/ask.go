@@ -106,16 +106,17 @@ func (p *paced) Read(b []byte) (n int, err error) {
 	return n, because(p.ctx, err)
 }
 
-// ask gets a document from an exporter. With a tag, it returns errUnchanged if the document still
-// has that tag.
+// ask gets a document of a path and query from an exporter. With a tag, it returns errUnchanged if
+// the document still has that tag.
 func (g *gateway) ask(
-	ctx context.Context, address, path, tag string, read func(io.Reader) error,
+	ctx context.Context, address, at, tag string, read func(io.Reader) error,
 ) (newTag string, err error) {
 	header := http.Header{}
 	if tag != "" {
 		header.Set("If-None-Match", tag)
 	}
-	answer, end, err := g.fetch(ctx, address, path, "", header)
+	path, query, _ := strings.Cut(at, "?")
+	answer, end, err := g.fetch(ctx, address, path, query, header)
 	if err != nil {
 		return "", err
 	}

@@ -57,8 +57,10 @@ const (
 	placesOfUser = 16
 	placesOfAll  = 128
 
-	// The memory for what is kept of the snapshots of these requests, and for what is being read.
+	// The memory for the answers to these requests: for what is kept of a snapshot, for a page, and
+	// for all.
 	maxOwn   = 4 << 20
+	maxPage  = 8 << 20
 	ownShare = 64 << 10
 	ownPool  = 16 << 20
 )
@@ -73,7 +75,7 @@ type gateway struct {
 	paths     map[string]bool // paths of exporters that are forwarded
 	assets    map[string]http.Handler
 	places    places
-	memory    *decode.Budget // for snapshots and incidents
+	memory    *decode.Budget // for what exporters answer
 	pages     *pages
 }
 

@@ -8,21 +8,20 @@ import (
 	"mime"
 	"net/http"
 	"slices"
-	"strings"
 
-	"github.com/klauspost/compress/gzip"
-
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
+	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
 // held is how many bytes of an answer are read before the answer to the client begins. If the
 // exporter stops before, the client learns why.
 const held = 64 << 10
 
-// serveNode forwards a request for a page of an exporter. The path must be one of a fixed list, and
-// the address comes from the list of exporters, so that nothing else of the request decides where
-// it goes. The script and the style are the gateway's own.
+// serveNode serves a page of a node: as the gateway lays it out, or forwarded from the exporter.
+// The path must be one of a fixed list, and the address comes from the list of exporters, so that
+// nothing else of the request decides where it goes.
 func (g *gateway) serveNode(w http.ResponseWriter, r *http.Request, user *access.User) {
 	node, path := r.PathValue("node"), "/"+r.PathValue("path")
 	if !g.paths[path] || len(r.URL.RawQuery) > maxQuery {
@@ -50,16 +49,13 @@ func (g *gateway) serveNode(w http.ResponseWriter, r *http.Request, user *access
 		return
 	}
 	defer leave()
-	header := pick(r.Header, "Accept", "If-None-Match", "Accept-Encoding")
-	if isPage(path) {
-		header.Set("Accept-Encoding", "identity") // it is cleaned
-		sandbox(w.Header())                       // also if it has not changed
-	}
-	answer, end, err := g.fetch(r.Context(), address, path, r.URL.RawQuery, header)
-	if err == nil {
-		defer end()
-		defer answer.Body.Close()
-		err = forward(w, r, answer)
+	switch path {
+	case "/":
+		err = g.servePage(w, r, address)
+	case "/page/detail":
+		err = g.serveDetail(w, r, address)
+	default:
+		err = g.forward(w, r, address, path)
 	}
 	if err != nil {
 		g.Log.DebugContext(r.Context(), "an exporter does not answer", "node", node, "error", err)
@@ -67,8 +63,37 @@ func (g *gateway) serveNode(w http.ResponseWriter, r *http.Request, user *access
 	}
 }
 
-// isPage reports whether a path of exporters is an HTML page.
-func isPage(path string) bool { return path == "/" || path == "/page/detail" }
+// servePage serves the page of an exporter.
+func (g *gateway) servePage(w http.ResponseWriter, r *http.Request, address string) error {
+	memory := g.memory.Open(maxPage)
+	defer memory.Close()
+	var page present.Page
+	_, err := g.ask(r.Context(), address, "/page/rows", "", func(body io.Reader) (err error) {
+		page, err = decode.Page(body, memory)
+		return err
+	})
+	if err == nil {
+		g.pages.serve(w, r, "page.html", "", func() any { return web.NewPage(g.MetricsPath, &page) })
+	}
+	return err
+}
+
+// serveDetail serves the details of a device, claim, pod or incident.
+func (g *gateway) serveDetail(w http.ResponseWriter, r *http.Request, address string) error {
+	memory := g.memory.Open(maxPage)
+	defer memory.Close()
+	query := r.URL.Query()
+	query.Set("json", "")
+	var d present.Detail
+	_, err := g.ask(r.Context(), address, "/page/detail?"+query.Encode(), "", func(body io.Reader) (err error) {
+		d, err = decode.Detail(body, memory)
+		return err
+	})
+	if err == nil {
+		g.pages.serve(w, r, "detail.html", "", func() any { return &d })
+	}
+	return err
+}
 
 // respondFailure says why there is no answer of a node.
 func (g *gateway) respondFailure(w http.ResponseWriter, node string, err error) {
@@ -81,44 +106,28 @@ func (g *gateway) respondFailure(w http.ResponseWriter, node string, err error) 
 
 // forward sends an answer of an exporter to the client. It returns an error if nothing has been
 // sent, and aborts the answer to the client if the exporter stops later.
-func forward(w http.ResponseWriter, r *http.Request, answer *http.Response) error {
+func (g *gateway) forward(w http.ResponseWriter, r *http.Request, address, path string) error {
+	header := pick(r.Header, "Accept", "If-None-Match", "Accept-Encoding")
+	answer, end, err := g.fetch(r.Context(), address, path, r.URL.RawQuery, header)
+	if err != nil {
+		return err
+	}
+	defer end()
+	defer answer.Body.Close()
 	if err := checkAnswer(answer); err != nil {
 		return err
 	}
 	body := io.LimitReader(answer.Body, maxAnswer)
-	isHTML := strings.HasPrefix(answer.Header.Get("Content-Type"), "text/html")
-	if isHTML {
-		body = newCleaner(body)
-	}
 	start, err := io.ReadAll(io.LimitReader(body, held))
 	if err != nil {
 		return fmt.Errorf("read an answer: %w", err)
 	}
 	maps.Copy(w.Header(), answer.Header)
-	var to io.Writer = w
-	if isHTML && web.AcceptsGzip(r.Header) {
-		w.Header().Set("Content-Encoding", "gzip")
-		z, err := gzip.NewWriterLevel(w, web.CompressionLevel)
-		if err != nil {
-			return fmt.Errorf("compress an answer: %w", err)
-		}
-		defer func() { _ = z.Close() }() // fails if the client is gone
-		to = z
-	}
 	w.WriteHeader(answer.StatusCode)
-	if _, err := io.Copy(to, io.MultiReader(bytes.NewReader(start), body)); err != nil {
+	if _, err := io.Copy(w, io.MultiReader(bytes.NewReader(start), body)); err != nil {
 		panic(http.ErrAbortHandler) // the client learns that the answer is incomplete
 	}
 	return nil
-}
-
-// sandbox forbids a page what it does not need, such as to navigate other windows. The form of its
-// dialog sends nothing. Its script, the gateway's own, needs its origin to ask for rows as the
-// user. The two together are unsafe only for a page in a frame, which the policy forbids.
-func sandbox(header http.Header) {
-	policy := header.Get("Content-Security-Policy")
-	header.Set("Content-Security-Policy", strings.TrimPrefix(policy+"; ", "; ")+
-		"sandbox allow-scripts allow-same-origin allow-forms allow-popups allow-popups-to-escape-sandbox")
 }
 
 func pick(from http.Header, names ...string) http.Header {
@@ -131,37 +140,23 @@ func pick(from http.Header, names ...string) http.Header {
 	return out
 }
 
-// content has the content types of exporters' answers. A browser does not execute any of them, nor
-// use them as a style. "": the type stays as the exporter sent it.
-func content() map[string]string {
-	return map[string]string{
-		"text/html": "text/html; charset=utf-8", "application/json": "application/json",
-		"text/plain": "", "application/openmetrics-text": "", "application/vnd.google.protobuf": "",
-	}
-}
-
 // checkAnswer refuses answers that exporters do not give, and removes all headers that do not
-// describe the content.
+// describe the content. A browser does not execute any of the content types, nor use them as a
+// style.
 func checkAnswer(a *http.Response) error {
 	if err := checkStatus(a.StatusCode); err != nil {
 		return err
 	}
 	header := pick(a.Header, "Content-Type", "Content-Encoding", "Content-Length", "Etag", "Vary", "Retry-After")
 	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
-	constant, known := content()[kind]
+	known := []string{
+		"application/json", "text/plain", "application/openmetrics-text", "application/vnd.google.protobuf",
+	}
 	switch {
 	case a.StatusCode == http.StatusNotModified:
 		header.Del("Content-Type")
-	case err != nil || !known || len(header["Content-Type"]) != 1:
+	case err != nil || !slices.Contains(known, kind) || len(header["Content-Type"]) != 1:
 		return fmt.Errorf("%w: content of type %.100q", errUnexpected, header.Get("Content-Type"))
-	case kind == "text/html" && (header.Get("Content-Encoding") != "" || !isPage(a.Request.URL.Path)):
-		return fmt.Errorf("%w: a page that is compressed, or not expected", errUnexpected)
-	case constant != "":
-		header.Set("Content-Type", constant)
-	}
-	if kind == "text/html" {
-		header.Del("Content-Length")
-		header.Set("Vary", "Accept-Encoding")
 	}
 	a.Header = header
 	return nil

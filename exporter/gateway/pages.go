@@ -31,7 +31,7 @@ type pages struct {
 func newPages() *pages {
 	functions := template.FuncMap{"clock": present.Clock}
 	return &pages{
-		templates: template.Must(template.New("").Funcs(functions).ParseFS(files, "page/*.html")),
+		templates: template.Must(web.Templates().Funcs(functions).ParseFS(files, "page/*.html")),
 		making:    make(chan struct{}, 1), kept: cache.NewLRUExpireCache(maxRendered),
 	}
 }

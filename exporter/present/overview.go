@@ -65,7 +65,7 @@ func newOverview(h recorder.History, devices []sparkline, incidents []*recorder.
 func lineColours() []string { return []string{"a", "b", "c", "d"} }
 
 // Class is the class of a line.
-func (o *overview) Class(line int) string { return lineColours()[line] }
+func (o *overview) Class(line int) string { return lineColours()[line%len(lineColours())] }
 
 // hold adds the bands of holders, each in the first row in which nobody else held the device then.
 func (o *overview) hold(along *axis, holders []recorder.Holder) {

@@ -26,15 +26,18 @@ type Source struct {
 // Config is what people see of a node beside its snapshot.
 type Config struct {
 	Node       string
+	Version    string // of the exporter
 	Sources    []Source
 	Recorder   *recorder.Recorder // nil: none
 	QuietAfter time.Duration      // a device that was not used for this time is quiet
 }
 
 // Page is what the page shows of a snapshot, in this order. Its JSON is read by the script of the
-// same version only, and is not an API.
+// same version and by the gateway, and is not an API.
 type Page struct {
-	Time       string       `json:"time"`
+	Node       string       `json:"node"`
+	Version    string       `json:"version"`
+	Time       string       `json:"time"`                 // "": there is no snapshot yet
 	Wrong      []finding    `json:"wrong"`                // states that need attention
 	Sums       []fact       `json:"sums"`                 // of the node
 	Everywhere []holderLine `json:"everywhere,omitempty"` // holders with admin access to most devices, in no row
@@ -137,18 +140,47 @@ type holderRow struct {
 	quiet     time.Duration
 }
 
-// MarshalJSON writes the row as an array, in the order of the page's columns.
-func (r holderRow) MarshalJSON() ([]byte, error) {
-	return json.Marshal([]any{
-		r.Namespace, r.Name, r.device, r.Quiet, r.Utilization, r.Memory, r.Power, r.Traffic, r.Held, r.Active, r.Trend,
-	})
+// cells are the row as an array, in the order of the page's columns.
+func (r *holderRow) cells() []any {
+	return []any{
+		&r.Namespace, &r.Name, &r.device, &r.Quiet, &r.Utilization, &r.Memory, &r.Power, &r.Traffic, &r.Held, &r.Active,
+		&r.Trend,
+	}
+}
+
+// MarshalJSON writes the row as an array.
+func (r holderRow) MarshalJSON() ([]byte, error) { return json.Marshal(r.cells()) }
+
+// UnmarshalJSON reads what MarshalJSON writes. [Page.Complete] sets the other fields.
+func (r *holderRow) UnmarshalJSON(text []byte) error {
+	cells := r.cells()
+	return json.Unmarshal(text, &cells)
+}
+
+// Complete sets what a page that was read as JSON lacks: the devices of the holders.
+func (v *Page) Complete() {
+	devices := map[string]*deviceRow{}
+	for i := range v.Devices {
+		devices[v.Devices[i].Name] = &v.Devices[i]
+	}
+	for _, rows := range [][]holderRow{v.Claims, v.Pods} {
+		for i := range rows {
+			r := &rows[i]
+			if r.device < 0 || r.device >= len(v.IDs) {
+				continue
+			}
+			if d := devices[v.IDs[r.device]]; d != nil {
+				r.Device, r.Stalled = d.ID, d.State == book.StateStalled
+			}
+		}
+	}
 }
 
 // NewPage returns what the page shows of a snapshot. Traffic and trends come from the recorder.
 func NewPage(s *exposition.Snapshot, c Config) *Page {
 	v := &Page{
 		of: s, config: c, catalogue: s.Catalogue.OrStandard(),
-		Time: Clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []deviceRow{},
+		Node: c.Node, Version: c.Version, Time: Clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []deviceRow{},
 		IDs: []string{}, Claims: []holderRow{}, Pods: []holderRow{},
 		states: map[driver.ID]book.State{}, stalled: map[driver.ID]string{}, index: map[driver.ID]int{},
 	}

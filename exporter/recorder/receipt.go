@@ -210,8 +210,8 @@ func newFigure(q driver.Quantity, labels driver.Labels, value float64, catalogue
 	}
 }
 
-// LabelsOf returns the values of the labels of a quantity by name, without empty optional ones; nil:
-// it has none.
+// LabelsOf returns the values of the labels of a quantity by name, without empty optional ones;
+// nil: it has none.
 func LabelsOf(spec *driver.Spec, labels driver.Labels) map[string]string {
 	var out map[string]string
 	for n, l := range spec.Labels {

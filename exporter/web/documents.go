@@ -56,7 +56,7 @@ func (c Config) serve(d document) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Content-Type", d.contentType)
-		name := fmt.Sprintf("%s?%+v", r.URL.Path, key)
+		name := fmt.Sprintf("%s %s?%+v", d.contentType, r.URL.Path, key)
 		d.among.serve(w, r, name, nil, func(ctx context.Context, to io.Writer) ([]exposition.Part, error) {
 			if err := write(ctx, to, s); err != nil {
 				return nil, fmt.Errorf("write %s: %w", r.URL.Path, err)

@@ -37,7 +37,13 @@ type pages struct {
 }
 
 func newPages(c Config) *pages {
-	return &pages{Config: c, templates: template.Must(template.ParseFS(pageFiles, "page/*.html"))} // a test executes them all
+	return &pages{Config: c, templates: Templates()}
+}
+
+// Templates returns the templates of the page (page.html, of a [Page]) and of details (detail.html,
+// of a [present.Detail]).
+func Templates() *template.Template {
+	return template.Must(template.ParseFS(pageFiles, "page/*.html")) // a test executes them all
 }
 
 // Assets returns handlers of the page's script and style, by path.
@@ -83,42 +89,67 @@ func (p *pages) forget(s *exposition.Snapshot) {
 	}
 }
 
-// page is the input of page.html.
-type page struct {
-	Node, Version, MetricsPath string
-	*present.Page              // nil: no snapshot yet
+// Page is the input of page.html.
+type Page struct {
+	MetricsPath string
+	*present.Page
 }
 
-// writePage writes the page of a snapshot; nil: there is none yet.
-func (p *pages) writePage(_ context.Context, to io.Writer, s *exposition.Snapshot) error {
-	out := page{Node: p.Node, Version: p.Version, MetricsPath: strings.TrimPrefix(p.MetricsPath, "/")}
-	if s != nil {
-		out.Page = p.viewOf(s)
-	}
-	return p.templates.ExecuteTemplate(to, "page.html", out)
+// NewPage returns the input of page.html of an exporter with a path of the metrics.
+func NewPage(metricsPath string, of *present.Page) Page {
+	return Page{strings.TrimPrefix(metricsPath, "/"), of}
 }
 
 // Ready reports whether there is a snapshot.
-func (p page) Ready() bool { return p.Page != nil }
+func (p Page) Ready() bool { return p.Time != "" }
+
+// writePage writes the page of a snapshot; nil: there is none yet.
+func (p *pages) writePage(_ context.Context, to io.Writer, s *exposition.Snapshot) error {
+	of := &present.Page{Node: p.Node, Version: p.Version}
+	if s != nil {
+		of = p.viewOf(s)
+	}
+	return p.templates.ExecuteTemplate(to, "page.html", NewPage(p.MetricsPath, of))
+}
 
 func (p *pages) writeRows(_ context.Context, to io.Writer, s *exposition.Snapshot) error {
 	return json.NewEncoder(to).Encode(p.viewOf(s))
 }
 
-// detail reads ?device=NAME, ?device=DRIVER/POOL/NAME, ?claim=NAMESPACE/NAME, ?pod=NAMESPACE/NAME
-// and ?incident=ID.
-func (p *pages) detail(query url.Values) (any, writer, error) {
-	of := subjectOf(query)
-	return of, func(ctx context.Context, to io.Writer, s *exposition.Snapshot) error {
-		d, err := p.viewOf(s).Detail(ctx, of)
-		if err == nil {
-			err = p.templates.ExecuteTemplate(to, "detail.html", d)
-		}
+// detail returns the parser of ?device=NAME, ?device=DRIVER/POOL/NAME, ?claim=NAMESPACE/NAME,
+// ?pod=NAMESPACE/NAME and ?incident=ID, for details that are laid out by a function.
+func (p *pages) detail(layOut func(to io.Writer, d present.Detail) error) parser {
+	return func(query url.Values) (any, writer, error) {
+		of := subjectOf(query)
+		return of, func(ctx context.Context, to io.Writer, s *exposition.Snapshot) error {
+			d, err := p.viewOf(s).Detail(ctx, of)
+			if err != nil {
+				return err
+			}
+			return layOut(to, d)
+		}, nil
+	}
+}
+
+// serveDetail returns the handler of details: as HTML, and with ?json as JSON.
+func (p *pages) serveDetail(among *answers) http.HandlerFunc {
+	asHTML := p.serve(document{typeHTML, among, p.detail(func(to io.Writer, d present.Detail) error {
+		err := p.templates.ExecuteTemplate(to, "detail.html", d)
 		if err == nil && len(d.Sections) == 0 {
 			err = status(http.StatusNotFound)
 		}
 		return err
-	}, nil
+	}), false})
+	asJSON := p.serve(document{typeJSON, among, p.detail(func(to io.Writer, d present.Detail) error {
+		return json.NewEncoder(to).Encode(d)
+	}), false})
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Has("json") {
+			asJSON(w, r)
+		} else {
+			asHTML(w, r)
+		}
+	}
 }
 
 func subjectOf(query url.Values) present.Subject {

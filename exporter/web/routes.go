@@ -91,7 +91,7 @@ func (c Config) routes() []route {
 		recorded("/api/v1/receipts", "", c.receipts),
 		root,
 		of(KindPage, underPage+"rows", "", c.serve(document{typeJSON, documents, whole(p.writeRows), false})),
-		of(KindPage, underPage+"detail", "?device=gpu-0", c.serve(document{typeHTML, recordings, p.detail, false})),
+		of(KindPage, underPage+"detail", "?device=gpu-0", p.serveDetail(recordings)),
 		of(KindPage, underPage+"script.js", "", assets[underPage+"script.js"]),
 		of(KindPage, underPage+"style.css", "", assets[underPage+"style.css"]),
 		profile("/debug/pprof/", "", pprof.Index),

@@ -50,7 +50,7 @@ type Config struct {
 
 // about returns what people see of the node beside its snapshot.
 func (c Config) about() present.Config {
-	out := present.Config{Node: c.Node, Recorder: c.Recorder, QuietAfter: c.QuietAfter}
+	out := present.Config{Node: c.Node, Version: c.Version, Recorder: c.Recorder, QuietAfter: c.QuietAfter}
 	if c.Sources != nil {
 		out.Sources = c.Sources()
 	}

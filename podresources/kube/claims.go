@@ -10,6 +10,11 @@ import (
 	"fmt"
 	"time"
 
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -51,66 +56,26 @@ func ParseClaims(data []byte) (map[podresources.Claim]podresources.ClaimFacts, d
 	return facts, rejected, nil
 }
 
-// claimObject has the used fields of a ResourceClaim, in the JSON form that v1, v1beta2, v1beta1
-// and v1alpha3 share.
+// claimObject is a ResourceClaim in the JSON form that v1, v1beta2, v1beta1 and v1alpha3 share.
 type claimObject struct {
-	Metadata struct {
-		Name        string            `json:"name"`
-		Namespace   string            `json:"namespace"`
-		UID         string            `json:"uid"`
-		Created     time.Time         `json:"creationTimestamp"`
-		Labels      map[string]string `json:"labels"`
-		Annotations map[string]string `json:"annotations"`
-	} `json:"metadata"`
+	metav1.PartialObjectMetadata
 	Spec struct {
 		Devices struct {
 			Requests []request `json:"requests"`
 		} `json:"devices"`
 	} `json:"spec"`
-	Status struct {
-		Allocation *struct {
-			AllocationTimestamp time.Time `json:"allocationTimestamp"`
-			Devices             struct {
-				Results []result `json:"results"`
-			} `json:"devices"`
-		} `json:"allocation"`
-		Devices     []deviceStatus `json:"devices"`
-		ReservedFor []consumer     `json:"reservedFor"`
-	} `json:"status"`
+	Status resourcev1.ResourceClaimStatus `json:"status"`
 }
 
 // podClaimAnnotation is set by the controller that creates claims from templates: the pod's name of
 // the claim (k8s.io/dynamic-resource-allocation resourceclaim).
 const podClaimAnnotation = "resource.kubernetes.io/pod-claim-name"
 
-// extendedClaimAnnotation is set by the scheduler on claims that it creates for extended resources
-// (k8s.io/api/resource/v1 ExtendedResourceClaimAnnotation).
-const extendedClaimAnnotation = "resource.kubernetes.io/extended-resource-claim"
-
 // request is one of spec.devices.requests: v1 and v1beta2 nest the class in exactly, v1beta1 and
-// v1alpha3 do not, and all have firstAvailable (KEP-4816).
+// v1alpha3 do not.
 type request struct {
-	Name            string `json:"name"`
+	resourcev1.DeviceRequest
 	DeviceClassName string `json:"deviceClassName"`
-	Exactly         struct {
-		DeviceClassName string `json:"deviceClassName"`
-	} `json:"exactly"`
-	FirstAvailable []struct {
-		Name            string `json:"name"`
-		DeviceClassName string `json:"deviceClassName"`
-	} `json:"firstAvailable"`
-}
-
-// result is one of status.allocation.devices.results.
-type result struct {
-	Request          string                     `json:"request"`
-	Driver           string                     `json:"driver"`
-	Pool             string                     `json:"pool"`
-	Device           string                     `json:"device"`
-	ShareID          string                     `json:"shareID"`
-	AdminAccess      bool                       `json:"adminAccess"`
-	ConsumedCapacity map[string]json.RawMessage `json:"consumedCapacity"`
-	Tolerations      []toleration               `json:"tolerations"`
 }
 
 // parseClaim returns one claim's facts, with the values of the chosen labels. It returns false if
@@ -122,19 +87,18 @@ func parseClaim(raw json.RawMessage, labels []podresources.Chosen,
 	if json.Unmarshal(raw, &object) != nil {
 		return podresources.Claim{}, podresources.ClaimFacts{}, false
 	}
-	meta := object.Metadata
-	claim := podresources.Claim{Namespace: meta.Namespace, Name: meta.Name}
-	if !manifest.ValidName(meta.Name) || !manifest.ValidName(meta.Namespace) {
+	claim := podresources.Claim{Namespace: object.Namespace, Name: object.Name}
+	if !manifest.ValidName(claim.Name) || !manifest.ValidName(claim.Namespace) {
 		return claim, podresources.ClaimFacts{}, false
 	}
 	facts := podresources.ClaimFacts{
-		UID: meta.UID, Created: utc(meta.Created), Labels: podresources.Choose(meta.Labels, labels),
+		UID: string(object.UID), Created: utc(&object.CreationTimestamp), Labels: podresources.Choose(object.Labels, labels),
+		Extended: object.Annotations[resourcev1.ExtendedResourceClaimAnnotation] == "true",
 	}
 	facts.Reserved, facts.ReservedOther = reservations(object.Status.ReservedFor)
-	if name := meta.Annotations[podClaimAnnotation]; manifest.ValidName(name) {
+	if name := object.Annotations[podClaimAnnotation]; manifest.ValidName(name) {
 		facts.PodClaimName = name
 	}
-	facts.Extended = meta.Annotations[extendedClaimAnnotation] == "true"
 	if allocation := object.Status.Allocation; allocation != nil {
 		facts.AllocatedAt = utc(allocation.AllocationTimestamp)
 		facts.Results = results(allocation.Devices.Results, deviceClasses(object.Spec.Devices.Requests), rejected)
@@ -144,7 +108,7 @@ func parseClaim(raw json.RawMessage, labels []podresources.Chosen,
 }
 
 // utc returns a time in UTC, zero for zero.
-func utc(t time.Time) time.Time {
+func utc(t *metav1.Time) time.Time {
 	if t.IsZero() {
 		return time.Time{}
 	}
@@ -156,7 +120,7 @@ func utc(t time.Time) time.Time {
 func deviceClasses(requests []request) map[string]string {
 	classes := map[string]string{}
 	for _, r := range requests {
-		classes[r.Name] = cmp.Or(r.Exactly.DeviceClassName, r.DeviceClassName)
+		classes[r.Name] = cmp.Or(ptr.Deref(r.Exactly, resourcev1.ExactDeviceRequest{}).DeviceClassName, r.DeviceClassName)
 		for _, sub := range r.FirstAvailable {
 			classes[r.Name+"/"+sub.Name] = sub.DeviceClassName
 		}
@@ -164,21 +128,28 @@ func deviceClasses(requests []request) map[string]string {
 	return classes
 }
 
-// results returns the allocated devices. Malformed amounts are omitted and counted.
-func results(of []result, classes map[string]string, rejected driver.Rejections) []podresources.ClaimResult {
+// results returns the allocated devices. Amounts that are none are omitted and counted.
+func results(
+	of []resourcev1.DeviceRequestAllocationResult, classes map[string]string, rejected driver.Rejections,
+) []podresources.ClaimResult {
 	var out []podresources.ClaimResult
-	for _, r := range of {
-		consumed, malformed := manifest.Amounts(r.Driver, r.ConsumedCapacity)
-		rejected.Add(driver.ReasonMalformedCapacity, malformed)
-		out = append(out, podresources.ClaimResult{
+	for i := range of {
+		r := &of[i]
+		consumed, bad := manifest.Amounts(r.Driver, r.ConsumedCapacity,
+			func(q resource.Quantity) resource.Quantity { return q })
+		rejected.Add(driver.ReasonMalformedCapacity, bad)
+		result := podresources.ClaimResult{
 			Device:      driver.ID{Driver: r.Driver, Pool: r.Pool, Device: r.Device},
-			ShareID:     r.ShareID,
+			ShareID:     string(ptr.Deref(r.ShareID, "")),
 			Request:     r.Request,
 			DeviceClass: classes[r.Request],
-			Admin:       r.AdminAccess,
+			Admin:       ptr.Deref(r.AdminAccess, false),
 			Consumed:    consumed,
-			Tolerations: tolerations(r.Tolerations),
-		})
+		}
+		for _, t := range r.Tolerations {
+			result.Tolerations = append(result.Tolerations, toleration(t))
+		}
+		out = append(out, result)
 	}
 	return out
 }

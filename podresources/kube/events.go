@@ -19,19 +19,8 @@ type watched struct {
 }
 
 func newWatched(raw json.RawMessage) (*watched, error) {
-	var object struct {
-		Metadata struct {
-			Name            string            `json:"name"`
-			Namespace       string            `json:"namespace"`
-			ResourceVersion string            `json:"resourceVersion"`
-			Annotations     map[string]string `json:"annotations"`
-		} `json:"metadata"`
-	}
-	err := json.Unmarshal(raw, &object)
 	o := &watched{raw: raw}
-	meta := object.Metadata
-	o.Name, o.Namespace = meta.Name, meta.Namespace
-	o.ResourceVersion, o.Annotations = meta.ResourceVersion, meta.Annotations
+	err := json.Unmarshal(raw, &o.PartialObjectMetadata)
 	return o, err
 }
 

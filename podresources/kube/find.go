@@ -11,8 +11,11 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -39,24 +42,16 @@ func NewFinder(api API) *Finder {
 // ClaimNodes returns the nodes that may use a claim, sorted: the one that its allocation names,
 // else those of the pods for which it is reserved.
 func (f *Finder) ClaimNodes(ctx context.Context, namespace, name string) ([]string, error) {
-	var claim struct {
-		Status struct {
-			Allocation struct {
-				NodeSelector nodeSelector `json:"nodeSelector"`
-			} `json:"allocation"`
-			ReservedFor []struct {
-				Resource string `json:"resource"`
-				Name     string `json:"name"`
-			} `json:"reservedFor"`
-		} `json:"status"`
-	}
+	var claim claimObject
 	if found, err := f.get(ctx, &claim, func(ctx context.Context) (io.ReadCloser, error) {
 		return f.versions.claim(ctx, podresources.Claim{Namespace: namespace, Name: name})
 	}); err != nil || !found {
 		return nil, err
 	}
-	if node := claim.Status.Allocation.NodeSelector.node(); node != "" {
-		return []string{node}, nil
+	if allocation := claim.Status.Allocation; allocation != nil {
+		if node := selectedNode(allocation.NodeSelector); node != "" {
+			return []string{node}, nil
+		}
 	}
 	var nodes []string
 	for i, r := range claim.Status.ReservedFor {
@@ -75,25 +70,14 @@ func (f *Finder) ClaimNodes(ctx context.Context, namespace, name string) ([]stri
 	return slices.Compact(nodes), nil
 }
 
-// nodeSelector has the used fields of a node selector: a claim of devices of a node selects it by
-// its name.
-type nodeSelector struct {
-	Terms []struct {
-		MatchFields []struct {
-			Key      string   `json:"key"`
-			Operator string   `json:"operator"`
-			Values   []string `json:"values"`
-		} `json:"matchFields"`
-	} `json:"nodeSelectorTerms"`
-}
-
-// node returns the node that is selected by its name, "" if other nodes may match.
-func (s nodeSelector) node() string {
-	if len(s.Terms) != 1 {
+// selectedNode returns the node that is selected by its name, as of a claim of devices of a node,
+// "" if other nodes may match.
+func selectedNode(s *corev1.NodeSelector) string {
+	if s == nil || len(s.NodeSelectorTerms) != 1 {
 		return ""
 	}
-	for _, f := range s.Terms[0].MatchFields {
-		if f.Key == "metadata.name" && f.Operator == "In" && len(f.Values) == 1 {
+	for _, f := range s.NodeSelectorTerms[0].MatchFields {
+		if f.Key == metav1.ObjectNameField && f.Operator == corev1.NodeSelectorOpIn && len(f.Values) == 1 {
 			return f.Values[0]
 		}
 	}
@@ -102,11 +86,7 @@ func (s nodeSelector) node() string {
 
 // PodNode returns the node that a pod is bound to, "" for none.
 func (f *Finder) PodNode(ctx context.Context, namespace, name string) (string, error) {
-	var pod struct {
-		Spec struct {
-			NodeName string `json:"nodeName"`
-		} `json:"spec"`
-	}
+	var pod corev1.Pod
 	_, err := f.get(ctx, &pod, func(ctx context.Context) (io.ReadCloser, error) {
 		return f.api.Get(ctx, "/api/v1/namespaces/"+url.PathEscape(namespace)+"/pods/"+url.PathEscape(name), nil)
 	})
@@ -156,11 +136,9 @@ func (f *Finder) deviceNode(ctx context.Context, selector, pool, device string) 
 func nodeOfDevice(object json.RawMessage, pool, device string) string {
 	var slice struct {
 		Spec struct {
-			NodeName string `json:"nodeName"`
-			Pool     struct {
-				Name string `json:"name"`
-			} `json:"pool"`
-			Devices []struct {
+			NodeName string                  `json:"nodeName"`
+			Pool     resourcev1.ResourcePool `json:"pool"`
+			Devices  []struct {
 				Name string `json:"name"`
 			} `json:"devices"`
 		} `json:"spec"`

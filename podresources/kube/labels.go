@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/url"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
@@ -42,13 +44,9 @@ func (n *Node) followLabels(ctx context.Context) {
 func (n *Node) labels(ctx context.Context) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	var node struct {
-		Metadata struct {
-			Labels map[string]string `json:"labels"`
-		} `json:"metadata"`
-	}
+	var node metav1.PartialObjectMetadata
 	if err := getJSON(ctx, n.config.API, nodesPath+url.PathEscape(n.config.Name), maxNode, &node); err != nil {
 		return nil, fmt.Errorf("get node: %w", err)
 	}
-	return node.Metadata.Labels, nil
+	return node.Labels, nil
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 )
@@ -165,13 +167,9 @@ func (s *sliceSet) follow(ctx context.Context, half int, f *feed) {
 
 // nameOf returns the object's name, "" for none.
 func nameOf(raw json.RawMessage) string {
-	var object struct {
-		Metadata struct {
-			Name string `json:"name"`
-		} `json:"metadata"`
-	}
+	var object metav1.PartialObjectMetadata
 	if json.Unmarshal(raw, &object) != nil {
 		return ""
 	}
-	return strings.Clone(object.Metadata.Name)
+	return strings.Clone(object.Name)
 }

@@ -70,6 +70,19 @@ func History(r io.Reader, account *Account) (out present.HistoryReport, err erro
 	return out, err
 }
 
+// Page reads what /page/rows serves.
+func Page(r io.Reader, account *Account) (out present.Page, err error) {
+	err = New(r, maxSize, maxChart, account).Value(&out)()
+	out.Complete()
+	return out, err
+}
+
+// Detail reads what /page/detail?json serves.
+func Detail(r io.Reader, account *Account) (out present.Detail, err error) {
+	err = New(r, maxSize, maxChart, account).Value(&out)()
+	return out, err
+}
+
 // Summary reads what /api/v1/summary serves.
 func Summary(r io.Reader, account *Account) (out present.Summary, err error) {
 	d := New(r, maxSummary, maxElement, account)

@@ -52,7 +52,7 @@ const (
 	// The limits of the costs of a node: series in a scrape, and samples that all rules read in a
 	// minute.
 	seriesOfNode  = 1950
-	samplesOfNode = 9_500
+	samplesOfNode = 7_800
 )
 
 // recorded returns the node of which the nodes of all tests are variations. It takes half a minute,

@@ -105,7 +105,7 @@ func clusterDevice(node int, since time.Duration) string {
 	const device = `driver="fabric.example.com",pool="rack",device="accelerator-0"`
 	claim := fmt.Sprintf(`namespace="fabric",resourceclaim_name="claim-%d",%s`, node, device)
 	return fmt.Sprintf(`dra_device_info{%[1]s,vendor="x",model="F",parent="",listed="true",node_local="false"} 1
-dra_device_up{%[1]s} 1
+dra_device_state{%[1]s,state="unmeasured",reason=""} 1
 dra_device_allocations{%[1]s} 1
 dra_claim_device_info{%[2]s,share_id="",request="r",device_class="c",admin_access="false",attribution="exclusive"} 1
 dra_claim_allocated_share_seconds_total{%[2]s} %[3]v
