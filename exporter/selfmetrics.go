@@ -135,7 +135,7 @@ func (m *SelfMetrics) makeRecorderMetrics(r maker) {
 			"unhealthy, claim_ends_in_error, claim_stalled, source_down. Each repetition counts, also within one incident.",
 		"kind")
 	m.open = r.gauges("dra_exporter_incidents_open",
-		"Number of open incidents, by kind (see dra_exporter_incidents_total). An incident of an error ends when the error "+
+		"Number of open incidents, by kind (see dra_exporter_incidents_total). Absent if none is open. An incident of an error ends when the error "+
 			"has not happened for ten minutes and the device is readable and healthy.", "kind")
 	m.onset = r.gauges("dra_exporter_incident_onset_timestamp_seconds",
 		"Unix time at which the newest open incident of the kind began. Absent if none is open.", "kind")
@@ -357,11 +357,12 @@ func (m *SelfMetrics) Incident(kind string, count int) {
 // OpenIncidents sets the onsets of the open incidents, for each kind.
 func (m *SelfMetrics) OpenIncidents(byKind map[string][]time.Time) {
 	for kind, onsets := range byKind {
-		m.open.WithLabelValues(kind).Set(float64(len(onsets)))
 		if len(onsets) == 0 {
+			m.open.DeleteLabelValues(kind)
 			m.onset.DeleteLabelValues(kind)
 			continue
 		}
+		m.open.WithLabelValues(kind).Set(float64(len(onsets)))
 		last := slices.MaxFunc(onsets, time.Time.Compare)
 		m.onset.WithLabelValues(kind).Set(float64(last.UnixMilli()) / 1e3)
 	}
