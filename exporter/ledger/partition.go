@@ -169,7 +169,7 @@ func lower(a, b float64) float64 {
 
 // dividePresent divides the present values of the device among its partitions, and records its idle
 // power.
-func (d *deviceBook) dividePresent(tick uint64, now time.Time, config *Config) {
+func (d *deviceBook) dividePresent(now time.Time, config *Config) {
 	for _, p := range d.parts {
 		p.activity = p.activity.Since(d.unsettled(now))
 	}
@@ -178,16 +178,16 @@ func (d *deviceBook) dividePresent(tick uint64, now time.Time, config *Config) {
 			continue
 		}
 		m.kept, m.lost = 1, 0
-		if len(d.parts) == 0 || m.present != tick {
+		if len(d.parts) == 0 || !m.seen.Equal(now) {
 			continue
 		}
 		if d.wasIdle(m.now.At, m.now.At, config) {
 			m.idle = lower(m.idle, m.now.Value)
 		}
-		d.divideGauge(m, tick, now)
+		d.divideGauge(m, now)
 	}
 	for _, c := range d.counters {
-		if len(d.parts) == 0 || !c.spec.Divided || c.divided || c.present != tick {
+		if len(d.parts) == 0 || !c.spec.Divided || c.divided || !c.seen.Equal(now) {
 			continue
 		}
 		for _, p := range d.weigh(now, now, now, 0) {
@@ -195,14 +195,14 @@ func (d *deviceBook) dividePresent(tick uint64, now time.Time, config *Config) {
 				continue
 			}
 			own := p.book.dividedCounter(c.key, now)
-			own.present, own.seen = tick, now
+			own.seen = now
 			own.series = own.series.DividedFrom(c.series.Origin, p.Activity)
 		}
 	}
 }
 
 // divideGauge divides the present value of a gauge among the holders of the partitions.
-func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
+func (d *deviceBook) divideGauge(m *meter, now time.Time) {
 	for _, p := range d.weigh(now, now, now, idlePart(m.idle, m.now.Value)) {
 		m.kept = max(0, m.kept-p.Fraction)
 		if p.book.measuresItself() {
@@ -215,7 +215,7 @@ func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
 			own = p.book.meter(m.key)
 			own.divided = true
 		}
-		own.present, own.seen = tick, now
+		own.seen = now
 		own.now.Value = m.now.Value * p.Fraction
 		if m.peaks && !m.now.At.Before(p.holders.From) {
 			m.keepPeak(p.holders, own.now.Value)
