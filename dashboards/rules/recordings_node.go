@@ -58,17 +58,17 @@ func holdings() []recording {
 
 // idleDevices record which share of the idle window each device of each holder was used: of a
 // claim, or of a pod without one, whose series have the label pod and no resourceclaim_name. Those
-// that have ended are left out. increase() handles the counter resets when the exporter restarts.
+// that have ended, and those of CPUs, are left out. increase() handles the counter resets when the exporter restarts.
 func idleDevices() []recording {
 	return []recording{
 		// Above the thresholds of the exporter.
 		{name: "claim_device:dra_used:ratio", expr: `
 			(
 			    max by (<claim device>) (increase(dra_claim_used_seconds_total[<idle window>]))
-			    and on (<claim device>) dra_claim_device_info{admin_access="false"}
+			    and on (<claim device>) dra_claim_device_info{admin_access="false", attribution!="cpus"}
 			  or
 			    max by (<pod device>) (increase(dra_pod_unclaimed_used_seconds_total[<idle window>]))
-			    and on (<pod device>) ` + unclaimed + `
+			    and on (<pod device>) ` + unclaimed + `{attribution!="cpus"}
 			) / (` + heldLong + ` > 0)`},
 		// A device without a link can do nothing: that is an error, and not idleness.
 		{name: "claim_device:dra_idle:bool", expr: `
