@@ -130,7 +130,7 @@ func idleClaims() []recording {
 // held record who holds what now.
 func held() []recording {
 	return []recording{
-		{name: "device:dra_allocations:max", expr: `
+		{name: "device:dra_held:max", expr: `
 			max by (<device>) (dra_device_allocations) > 0`},
 		{name: unclaimed, expr: `
 			group by (<pod device>, attribution) (
@@ -247,10 +247,10 @@ func prices() []recording {
 func costs() []recording {
 	return []recording{
 		{name: "claim:dra_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
-			24 * sum by (<holder>) (
+			sum by (<holder>) (
 			  group by (<holder device>) (dra_claim_device_info{admin_access="false"} or ` + unclaimed + `)
-			    * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) device:dra_allocations:max)
-			)`},
+			    * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) device:dra_held:max)
+			) * 24`},
 		// Of the holders that are idle as a whole.
 		{name: "claim:dra_idle_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
 			claim:dra_cost:per_day and on (<holder>) (claim:dra_idle:bool == 1)`},
@@ -260,7 +260,7 @@ func costs() []recording {
 // sumsOfNodes are sums over the devices of each node.
 func sumsOfNodes() []recording {
 	const held = `
-			  max by (<device>) (dra_device_utilization_ratio) and on (<device>) device:dra_allocations:max`
+			  max by (<device>) (dra_device_utilization_ratio) and on (<device>) device:dra_held:max`
 	const named = `
 			    * on (<device>) group_left (cluster_device) device:dra_model:info`
 	return []recording{
