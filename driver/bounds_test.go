@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // Impossible values are out of range. 0 is not a value where a sensor can't mean it.
@@ -48,9 +49,8 @@ func TestBounds(t *testing.T) {
 	} {
 		spec := tc.quantity.Spec()
 		got, absent := spec.Check(tc.value), spec.IsAbsent(tc.value, driver.KindDevice)
-		if got != tc.want || absent != tc.absent {
-			t.Errorf("%v %v: %q, absent %v; want %q, %v", tc.quantity, tc.value, got, absent, tc.want, tc.absent)
-		}
+		expect.That(t, got == tc.want && absent == tc.absent,
+			"%v %v: %q, absent %v; want %q, %v", tc.quantity, tc.value, got, absent, tc.want, tc.absent)
 	}
 }
 
@@ -59,9 +59,9 @@ func TestZeroOfPartition(t *testing.T) {
 	for q, absent := range map[driver.Quantity]bool{
 		driver.Power: false, driver.Clock: false, driver.Temperature: true, driver.MemoryUsed: false,
 	} {
-		if spec := q.Spec(); spec.IsAbsent(0, driver.KindPartition) != absent {
-			t.Errorf("0 of %v of a partition: absent %v, want %v", q, !absent, absent)
-		}
+		spec := q.Spec()
+		expect.That(t, spec.IsAbsent(0, driver.KindPartition) == absent,
+			"0 of %v of a partition: absent %v, want %v", q, !absent, absent)
 	}
 }
 
@@ -86,9 +86,7 @@ func TestCodes(t *testing.T) {
 		spec := test.quantity.Spec()
 		for _, scale := range test.scales {
 			for name, code := range drivertest.HostileCodes() {
-				if got := spec.Check(code * scale); got != driver.ReasonNoValue {
-					t.Errorf("%v: %s × %v is %q", test.quantity, name, scale, got)
-				}
+				expect.Is(t, spec.Check(code*scale), driver.ReasonNoValue, "%v: %s × %v", test.quantity, name, scale)
 				if got := spec.Check(code * 0.999 * scale); got == driver.ReasonNoValue {
 					t.Errorf("%v: %s × 0.999 × %v is %q", test.quantity, name, scale, got)
 				}
@@ -111,7 +109,5 @@ func TestMalformed(t *testing.T) {
 	if _, ok := driver.NumberOf(uint64(7), fs.ErrNotExist); ok {
 		t.Error("a file that does not exist has a number")
 	}
-	if got := spec.Check(math.NaN()); got != driver.ReasonNotFinite {
-		t.Errorf("NaN is %q", got)
-	}
+	expect.Is(t, spec.Check(math.NaN()), driver.ReasonNotFinite, "NaN")
 }

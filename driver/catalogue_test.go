@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // units are Prometheus' base units that the catalogue uses
@@ -22,16 +23,12 @@ func TestCatalogue(t *testing.T) {
 	names, metrics := map[string]bool{}, map[string]bool{}
 	for q := range driver.NumQuantities {
 		spec := q.Spec()
-		if names[spec.Name] || metrics[spec.Metric] {
-			t.Errorf("%d: name %q or metric %q is there twice", q, spec.Name, spec.Metric)
-		}
+		expect.That(t, !names[spec.Name] && !metrics[spec.Metric],
+			"%d: name %q or metric %q is there twice", q, spec.Name, spec.Metric)
 		names[spec.Name], metrics[spec.Metric] = true, true
-		if !snake.MatchString(spec.Name) || !snake.MatchString(spec.Metric) {
-			t.Errorf("%d: name %q or metric %q is not in snake case", q, spec.Name, spec.Metric)
-		}
-		if !slices.Contains(units(), spec.Unit) {
-			t.Errorf("%v: %q is no base unit", q, spec.Unit)
-		}
+		expect.That(t, snake.MatchString(spec.Name) && snake.MatchString(spec.Metric),
+			"%d: name %q or metric %q is not in snake case", q, spec.Name, spec.Metric)
+		expect.That(t, slices.Contains(units(), spec.Unit), "%v: %q is no base unit", q, spec.Unit)
 		if want := wantSuffix(spec); !strings.HasSuffix(spec.Metric, want) {
 			t.Errorf("%v: metric %q does not end in %q", q, spec.Metric, want)
 		}
@@ -50,9 +47,8 @@ func TestCatalogue(t *testing.T) {
 		if spec.Max == 0 && spec.Name != "capacity" {
 			t.Errorf("%v: no bound", q)
 		}
-		if !strings.HasSuffix(spec.Help, ".") || strings.ContainsAny(spec.Help, "\n\\") {
-			t.Errorf("%v: help %q is no sentence of one line", q, spec.Help)
-		}
+		expect.That(t, strings.HasSuffix(spec.Help, ".") && !strings.ContainsAny(spec.Help, "\n\\"),
+			"%v: help %q is no sentence of one line", q, spec.Help)
 	}
 }
 
@@ -72,19 +68,16 @@ func TestCatalogueLabels(t *testing.T) {
 	reserved := []string{"driver", "pool", "device", "namespace", "pod", "resourceclaim_name", "node", "le", "quantile"}
 	for q := range driver.NumQuantities {
 		spec := q.Spec()
-		if len(spec.Labels) > driver.MaxLabels {
-			t.Errorf("%v: %d labels, Labels holds %d", q, len(spec.Labels), driver.MaxLabels)
-		}
+		expect.That(t, len(spec.Labels) <= driver.MaxLabels,
+			"%v: %d labels, Labels holds %d", q, len(spec.Labels), driver.MaxLabels)
 		var names []string
 		for _, l := range spec.Labels {
-			if slices.Contains(reserved, l.Name) || slices.Contains(names, l.Name) || l.Name == "" {
-				t.Errorf("%v: label %q is reserved, twice there or empty", q, l.Name)
-			}
+			expect.That(t, !slices.Contains(reserved, l.Name) && !slices.Contains(names, l.Name) && l.Name != "",
+				"%v: label %q is reserved, twice there or empty", q, l.Name)
 			names = append(names, l.Name)
 			values := slices.Sorted(slices.Values(l.Values))
-			if len(slices.Compact(values)) != len(l.Values) || slices.Contains(l.Values, "") {
-				t.Errorf("%v: label %s has an empty value, or one twice: %q", q, l.Name, l.Values)
-			}
+			expect.That(t, len(slices.Compact(values)) == len(l.Values) && !slices.Contains(l.Values, ""),
+				"%v: label %s has an empty value, or one twice: %q", q, l.Name, l.Values)
 		}
 	}
 }
@@ -119,9 +112,7 @@ func TestConfigurable(t *testing.T) {
 	}
 	slices.Sort(want)
 	slices.Sort(got)
-	if !slices.Equal(got, want) {
-		t.Errorf("configurable: %q, want %q", got, want)
-	}
+	expect.That(t, slices.Equal(got, want), "configurable: %q, want %q", got, want)
 }
 
 // References between entries, and to claims, are consistent.
@@ -144,9 +135,8 @@ func TestCatalogueRelations(t *testing.T) {
 			}
 			measures[spec.Basis] = q
 		}
-		if spec.Sharing != driver.Additive && (spec.Basis != 0 || spec.MeasuresBasis) {
-			t.Errorf("%v is not divided, and has a basis", q)
-		}
+		expect.That(t, spec.Sharing == driver.Additive || spec.Basis == 0 && !spec.MeasuresBasis,
+			"%v is not divided, and has a basis", q)
 		if open := func(l driver.Label) bool { return l.Values == nil }; spec.Sharing == driver.Additive &&
 			slices.ContainsFunc(spec.Labels, open) { // its series are kept for as long as the device is
 			t.Errorf("%v is divided, and has a label without a closed list", q)
@@ -154,9 +144,8 @@ func TestCatalogueRelations(t *testing.T) {
 		if spec.Activity == driver.Traffic && spec.Type != driver.Counter {
 			t.Errorf("%v is no traffic", q)
 		}
-		if spec.ActiveLabels != nil && (len(spec.Labels) == 0 || !subset(spec.ActiveLabels, spec.Labels[0].Values)) {
-			t.Errorf("%v has no labels %q", q, spec.ActiveLabels)
-		}
+		expect.That(t, spec.ActiveLabels == nil || len(spec.Labels) != 0 && subset(spec.ActiveLabels, spec.Labels[0].Values),
+			"%v has no labels %q", q, spec.ActiveLabels)
 		if spec.State && (spec.Type != driver.Gauge || len(spec.Labels) == 0 || spec.Labels[0].Values == nil) {
 			t.Errorf("%v is no state", q)
 		}
@@ -188,9 +177,8 @@ func TestShowsActivity(t *testing.T) {
 		{driver.IOBytes, driver.Labels{"rdma", "transmit"}, true},
 		{driver.IOBytes, driver.Labels{"pcie", "receive"}, false},
 	} {
-		if got := driver.Standard().Spec(tc.quantity).ShowsActivity(tc.labels); got != tc.want {
-			t.Errorf("%v%q shows activity: %v", tc.quantity, tc.labels, got)
-		}
+		expect.Is(t, driver.Standard().Spec(tc.quantity).ShowsActivity(tc.labels), tc.want,
+			"%v%q shows activity", tc.quantity, tc.labels)
 	}
 }
 
@@ -213,10 +201,8 @@ func TestOutsideCatalogue(t *testing.T) {
 		driver.Catalogue(nil).OrStandard().Spec(driver.Power).Name != "power" {
 		t.Error("the standard catalogue is too large, or none stands in for nil")
 	}
-	if s := driver.NumQuantities.Spec(); s.Name != "" || s.Labels != nil {
-		t.Errorf("the number of quantities is described as %+v", s)
-	}
-	if driver.Counter.String() != "counter" || driver.Gauge.String() != "gauge" {
-		t.Errorf("types are %v and %v", driver.Counter, driver.Gauge)
-	}
+	s := driver.NumQuantities.Spec()
+	expect.That(t, s.Name == "" && s.Labels == nil, "the number of quantities is described as %+v", s)
+	expect.That(t, driver.Counter.String() == "counter" && driver.Gauge.String() == "gauge",
+		"types are %v and %v", driver.Counter, driver.Gauge)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestNormalizePCI(t *testing.T) {
@@ -34,9 +35,7 @@ func TestNormalizePCI(t *testing.T) {
 		{"０000:3b:00.0", ""},     // a digit, but not of ASCII
 		{"\x10\x11:00:00.0", ""}, // digits with a bit missing
 	} {
-		if got := driver.NormalizePCI(tc.address); got != tc.want {
-			t.Errorf("NormalizePCI(%q) = %q, want %q", tc.address, got, tc.want)
-		}
+		expect.Is(t, driver.NormalizePCI(tc.address), tc.want, "NormalizePCI(%q) =", tc.address)
 	}
 }
 
@@ -53,12 +52,9 @@ func FuzzNormalizePCI(f *testing.F) {
 		if got == "" {
 			return
 		}
-		if strings.Trim(s, "0123456789abcdefABCDEF:.-_") != "" {
-			t.Errorf("NormalizePCI(%q) = %q of more than digits and separators", s, got)
-		}
-		if !normal.MatchString(got) {
-			t.Errorf("NormalizePCI(%q) = %q is not in the kernel's form", s, got)
-		}
+		expect.That(t, strings.Trim(s, "0123456789abcdefABCDEF:.-_") == "",
+			"NormalizePCI(%q) = %q of more than digits and separators", s, got)
+		expect.That(t, normal.MatchString(got), "NormalizePCI(%q) = %q is not in the kernel's form", s, got)
 		if again := driver.NormalizePCI(got); again != got {
 			t.Errorf("NormalizePCI(%q) = %q, and of that %q", s, got, again)
 		}
@@ -72,27 +68,19 @@ func TestIDCompare(t *testing.T) {
 	want := []driver.ID{{}, {"a", "", "c"}, {"a", "b", ""}, {"a", "b", "c"}, {"a", "b", "d"}, {"b", "", ""}}
 	for i, a := range want {
 		for j, b := range want {
-			if got := a.Compare(b); got != min(1, max(-1, i-j)) {
-				t.Errorf("%v.Compare(%v) = %d", a, b, got)
-			}
+			expect.Is(t, a.Compare(b), min(1, max(-1, i-j)), "%v.Compare(%v)", a, b)
 		}
 	}
 	shuffled := []driver.ID{want[4], want[1], want[5], want[0], want[3], want[2]}
 	slices.SortFunc(shuffled, driver.ID.Compare)
-	if !slices.Equal(shuffled, want) {
-		t.Errorf("sorted: %v", shuffled)
-	}
-	if got := want[3].String(); got != "a/b/c" {
-		t.Errorf("String() = %q", got)
-	}
+	expect.That(t, slices.Equal(shuffled, want), "sorted: %v", shuffled)
+	expect.Is(t, want[3].String(), "a/b/c", "String()")
 }
 
 func TestMeasurable(t *testing.T) {
 	for kind, want := range map[driver.Kind]bool{
 		driver.KindDevice: true, driver.KindPartition: true, driver.KindPassthrough: false, driver.KindChannel: false,
 	} {
-		if got := kind.Measurable(); got != want {
-			t.Errorf("kind %d is measurable: %v", kind, got)
-		}
+		expect.Is(t, kind.Measurable(), want, "kind %d is measurable", kind)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestIsPlaceholder(t *testing.T) {
@@ -13,8 +14,6 @@ func TestIsPlaceholder(t *testing.T) {
 		"692409005408": false, "xx00": false, "GPU-0": false, "x1": false, "1": false,
 		"ccff74a1-0000-1000-80e0-c6d49f5b0d86": false,
 	} {
-		if got := driver.IsPlaceholder(text); got != want {
-			t.Errorf("%q: %v", text, got)
-		}
+		expect.Is(t, driver.IsPlaceholder(text), want, "%q", text)
 	}
 }

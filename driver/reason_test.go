@@ -18,14 +18,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestReasons compares the list with the constants: all of them, each once, and valid as labels.
 func TestReasons(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var constants []driver.Reason
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
@@ -33,9 +33,7 @@ func TestReasons(t *testing.T) {
 			return true
 		}
 		value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
-		if err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, err)
 		constants = append(constants, driver.Reason(value))
 		return true
 	})
@@ -44,12 +42,9 @@ func TestReasons(t *testing.T) {
 	}
 	slices.Sort(constants)
 	for i, reason := range constants {
-		if i > 0 && constants[i-1] == reason {
-			t.Errorf("%q is there twice", reason)
-		}
-		if !regexp.MustCompile(`^[a-z0-9]+(_[a-z0-9]+)*$`).MatchString(string(reason)) {
-			t.Errorf("%q is not in snake case", reason)
-		}
+		expect.That(t, i <= 0 || constants[i-1] != reason, "%q is there twice", reason)
+		expect.That(t, regexp.MustCompile(`^[a-z0-9]+(_[a-z0-9]+)*$`).MatchString(string(reason)),
+			"%q is not in snake case", reason)
 	}
 }
 
@@ -73,13 +68,9 @@ func TestReasonOf(t *testing.T) {
 		{context.Canceled, driver.ReasonCanceled},
 		{&fs.PathError{Op: "open", Path: "x", Err: fs.ErrPermission}, driver.ReasonForbidden},
 	} {
-		if got := driver.ReasonOf(tc.err); got != tc.want {
-			t.Errorf("ReasonOf(%v) = %q, want %q", tc.err, got, tc.want)
-		}
+		expect.Is(t, driver.ReasonOf(tc.err), tc.want, "ReasonOf(%v) =", tc.err)
 	}
-	if got := driver.Hung("call NVML").Error(); got != "call NVML: no answer in time" {
-		t.Errorf("hung: %q", got)
-	}
+	expect.Is(t, driver.Hung("call NVML").Error(), "call NVML: no answer in time", "hung")
 }
 
 func TestRejections(t *testing.T) {

@@ -8,15 +8,15 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // A call that panics has a result with an error.
 func TestCallPanics(t *testing.T) {
 	call := driver.Go(func() error { panic("no luck") }, func(err error) error { return err })
 	err, done := call.Wait(t.Context())
-	if !done || driver.ReasonOf(err) != driver.ReasonPanic || err.Error() != "panic: no luck" {
-		t.Errorf("done %v, error %v", done, err)
-	}
+	expect.That(t, done && driver.ReasonOf(err) == driver.ReasonPanic && err.Error() == "panic: no luck",
+		"done %v, error %v", done, err)
 }
 
 // reports are the reports of a worker.
@@ -36,9 +36,7 @@ func TestWorkerHangs(t *testing.T) {
 			t.Helper()
 			begun := time.Now()
 			value, err := w.Do(t.Context(), driver.ReadWait, f)
-			if took := time.Since(begun); took != want {
-				t.Errorf("Do took %v, want %v", took, want)
-			}
+			expect.Is(t, time.Since(begun), want, "Do took")
 			return value, err
 		}
 		if _, err := takes(driver.ReadWait, hang); driver.ReasonOf(err) != driver.ReasonHung || len(reported) != 0 {
@@ -50,17 +48,15 @@ func TestWorkerHangs(t *testing.T) {
 				t.Errorf("while it hangs: error %v", err)
 			}
 		}
-		if len(reported) != 1 || driver.ReasonOf(reported[0]) != driver.ReasonHung {
-			t.Errorf("reported %v, want once that it hangs", reported)
-		}
+		expect.That(t, len(reported) == 1 && driver.ReasonOf(reported[0]) == driver.ReasonHung,
+			"reported %v, want once that it hangs", reported)
 		close(release)
 		synctest.Wait()
 		if value, err := takes(0, good); value != 2 || err != nil || w.Busy() {
 			t.Errorf("after it: %d, error %v", value, err)
 		}
-		if len(reported) != 3 || reported[1] != nil || reported[2] != nil {
-			t.Errorf("reported %v, want two calls that ended, too", reported)
-		}
+		expect.That(t, len(reported) == 3 && reported[1] == nil && reported[2] == nil,
+			"reported %v, want two calls that ended, too", reported)
 	})
 }
 
@@ -69,17 +65,11 @@ func TestWorkerDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := driver.Worker[int]{Operation: "read", Deadline: time.Second}
 		_, err := w.Do(t.Context(), time.Minute, func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() })
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("error %v", err)
-		}
+		expect.That(t, errors.Is(err, context.DeadlineExceeded), "error %v", err)
 		_, err = w.Do(t.Context(), time.Minute, func(context.Context) (int, error) { panic("x") })
-		if driver.ReasonOf(err) != driver.ReasonPanic || err.Error() != "read: panic: x" {
-			t.Errorf("error %v", err)
-		}
+		expect.That(t, driver.ReasonOf(err) == driver.ReasonPanic && err.Error() == "read: panic: x", "error %v", err)
 		value, err := w.Do(t.Context(), time.Minute, func(context.Context) (int, error) { return 3, nil })
-		if value != 3 || err != nil {
-			t.Errorf("%d, error %v", value, err)
-		}
+		expect.That(t, value == 3 && err == nil, "%d, error %v", value, err)
 	})
 }
 
@@ -89,9 +79,8 @@ func TestWorkerRun(t *testing.T) {
 		var reported reports
 		w := driver.Worker[int]{Operation: "read", Deadline: driver.ReadDeadline, Report: reported.add}
 		value, err := w.Run(t.Context(), func(context.Context) (int, error) { time.Sleep(time.Minute); return 4, nil })
-		if value != 4 || err != nil || len(reported) != 2 || driver.ReasonOf(reported[0]) != driver.ReasonHung {
-			t.Errorf("%d, error %v, reported %v", value, err, reported)
-		}
+		expect.That(t, value == 4 && err == nil && len(reported) == 2 && driver.ReasonOf(reported[0]) == driver.ReasonHung,
+			"%d, error %v, reported %v", value, err, reported)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		begun, release := time.Now(), make(chan struct{})

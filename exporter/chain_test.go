@@ -24,6 +24,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -192,18 +193,15 @@ func TestEndedClaimsAreFreed(t *testing.T) {
 		each := (before - liveHeap()) / uint64(devices*(int(10*time.Minute/pause)-shown))
 		t.Logf("%d KiB after %d claims, %d KiB after %d: %d bytes for each of the last 10 minutes", live[early]>>10,
 			early*devices, live[late]>>10, late*devices, each)
-		if limit := live[early] + live[early]/10; live[late] > limit {
-			t.Errorf("the heap has %d KiB after %d claims, %d KiB after %d",
-				live[early]>>10, early*devices, live[late]>>10, late*devices)
-		}
+		expect.That(t, live[late] <= (live[early]+live[early]/10),
+			"the heap has %d KiB after %d claims, %d KiB after %d", live[early]>>10, early*devices, live[late]>>10, late*devices)
 		// 4580 bytes are measured: the ledger's accounts with their distributions, the timelines, and the
 		// Book's memory of deleted pods, whose UIDs never hold again.
 		if each > 4900 && !testmain.RaceEnabled {
 			t.Errorf("a claim of the last 10 minutes takes %d bytes", each)
 		}
-		if len(c.latest.Claims) < 2*c.devices || c.latest.Dropped > 0 {
-			t.Errorf("%d claims are exported, %d series dropped", len(c.latest.Claims), c.latest.Dropped)
-		}
+		expect.That(t, len(c.latest.Claims) >= 2*c.devices && c.latest.Dropped <= 0,
+			"%d claims are exported, %d series dropped", len(c.latest.Claims), c.latest.Dropped)
 		runtime.KeepAlive(c)
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/testclock"
 )
 
@@ -75,26 +76,22 @@ func TestSamplerWhenTheClockIsSet(t *testing.T) {
 			t.Parallel()
 			clock := testclock.New()
 			s := steppedSampler(t, clock)
-			expect := func(up book.Up, pods int) {
+			holders := func(up book.Up, pods int) {
 				t.Helper()
 				s.tick(t.Context())
 				d := &s.Latest().Devices[0]
-				if d.Up != up || len(d.Shares) != 1 {
-					t.Errorf("up %v, want %v; held by %+v, want one", d.Up, up, d.Shares)
-				}
+				expect.That(t, d.Up == up && len(d.Shares) == 1, "up %v, want %v; held by %+v, want one", d.Up, up, d.Shares)
 				processes := []join.SourceSamples{{Samples: []driver.Sample{{Processes: steppedProcesses()}}}}
 				if got := s.podsOf(t.Context(), processes, clock.Now()); len(got) != pods {
 					t.Errorf("the pods of %v are known, want %d", got, pods)
 				}
 			}
-			expect(book.UpNow, 1)
+			holders(book.UpNow, 1)
 			begun := clock.Now()
 			clock.Set(step)
 			clock.Pass(s.maxAge() - time.Second) // the source answered some moments after the clock began
-			if err := s.Health(); err != nil {
-				t.Error(err)
-			}
-			expect(book.UpNow, 1)
+			expect.OK(t, s.Health())
+			holders(book.UpNow, 1)
 			ticker, hints := time.NewTicker(time.Hour), make(chan struct{}, 1)
 			defer ticker.Stop()
 			hints <- struct{}{}
@@ -107,16 +104,12 @@ func TestSamplerWhenTheClockIsSet(t *testing.T) {
 				t.Error("a tick that was postponed does not come")
 			}
 			clock.Pass(s.maxAge())
-			expect(book.Down, 0)
+			holders(book.Down, 0)
 			clock.Set(-2 * step)
 			clock.Pass(s.MaxAge)
-			if s.Health() != nil {
-				t.Error("not well after the time that is allowed")
-			}
+			expect.That(t, s.Health() == nil, "not well after the time that is allowed")
 			clock.Pass(1)
-			if s.Health() == nil {
-				t.Error("well although no tick came for long")
-			}
+			expect.That(t, s.Health() != nil, "well although no tick came for long")
 		})
 	}
 }

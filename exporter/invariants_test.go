@@ -39,7 +39,8 @@ func TestConservation(t *testing.T) {
 		config.Retention = 24 * time.Hour
 		config.History = rapid.SampledFrom([]int{0, 1}).Draw(t, "history")
 		l := ledger.New(config)
-		shown := exposition.Config{Choices: exposition.Choices{exposition.GroupHistograms: exposition.Off}}
+		shown := exposition.Config{Choices: exportertest.Everything()}
+		shown.Choices[exposition.GroupHistograms] = exposition.Off
 		limiter := exposition.NewLimiter(0, shown.Choices)
 		reports := invariant.Checker{Settled: config.Retention} // readings may come late
 		var scrapes invariant.Exposition

@@ -14,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Invariant 6: when a holder ends, its gauges and its rows about holders disappear. Its counters
@@ -25,9 +26,8 @@ func TestNothingIsLost(t *testing.T) {
 		exportertest.Replay(t, func(w *exportertest.World, r join.Result, s *exposition.Snapshot) {
 			x := exportertest.Scrape(t, s)
 			present := map[string]bool{}
-			if slices.ContainsFunc(s.Claims, func(h book.Holder) bool { return h.Name == "" }) {
-				t.Fatal("what a device plugin gave is a claim")
-			}
+			must.That(t, !slices.ContainsFunc(s.Claims, func(h book.Holder) bool { return h.Name == "" }),
+				"what a device plugin gave is a claim")
 			for _, h := range slices.Concat(s.Claims, s.EarlierClaims, s.Pods, s.EarlierPods) {
 				key := h.Namespace + "/" + h.Name + " " + h.Device.String() + h.Born.String()
 				present[key] = true
@@ -43,17 +43,14 @@ func TestNothingIsLost(t *testing.T) {
 					values[fmt.Sprint(v.Quantity, v.Labels)] = v.Value
 				}
 				for name, was := range ends[key] {
-					if now, there := values[name]; !there || now < was {
-						t.Fatalf("%s ended with %s of %v and now has %v", key, name, was, now)
-					}
+					now, there := values[name]
+					must.That(t, there && now >= was, "%s ended with %s of %v and now has %v", key, name, was, now)
 				}
 				ends[key] = values
 				infos := len(
 					x.Matching("dra_claim_info", "resourceclaim_name="+h.Name),
 				) + len(x.Matching("dra_pod_info", "pod="+h.Name))
-				if infos == 0 {
-					t.Fatalf("%s is kept without its info", key)
-				}
+				must.That(t, infos != 0, "%s is kept without its info", key)
 			}
 			maps.DeleteFunc(ends, func(key string, _ map[string]float64) bool { return !present[key] })
 			checkInfos(t, r, x)

@@ -126,16 +126,12 @@ func TestHungSourceDelaysNobody(t *testing.T) {
 		runSampler(t, config, func(s *Sampler, registry *prometheus.Registry) {
 			time.Sleep(10*time.Second + 500*time.Millisecond)
 			latest := s.Latest()
-			if age := time.Since(latest.Time); age > time.Second {
-				t.Errorf("the snapshot is %v old, want at most a second", age)
-			}
-			if len(latest.Devices) != 1 || latest.Devices[0].Up != book.UpNow {
-				t.Errorf("the other source's device is not up: %+v", latest.Devices)
-			}
+			age := time.Since(latest.Time)
+			expect.That(t, age <= time.Second, "the snapshot is %v old, want at most a second", age)
+			expect.That(t, len(latest.Devices) == 1 && latest.Devices[0].Up == book.UpNow,
+				"the other source's device is not up: %+v", latest.Devices)
 			up, err := gaugeOf(registry, "dra_exporter_source_up", "hung")
-			if err != nil || up != 0 {
-				t.Errorf("source_up of the hung source is %v, %v, want 0", up, err)
-			}
+			expect.That(t, err == nil && up == 0, "source_up of the hung source is %v, %v, want 0", up, err)
 			close(release)
 			time.Sleep(3 * time.Second)
 			if up, err := gaugeOf(registry, "dra_exporter_source_up", "hung"); err != nil || up != 1 {
@@ -151,9 +147,7 @@ func TestPanickingSourceFailsAlone(t *testing.T) {
 		config := SamplerConfig{Sources: []driver.Source{bad, goodSource("good")}}
 		runSampler(t, config, func(s *Sampler, registry *prometheus.Registry) {
 			time.Sleep(2500 * time.Millisecond)
-			if s.Latest().Devices[0].Up != book.UpNow {
-				t.Error("the other source's device is not up")
-			}
+			expect.That(t, s.Latest().Devices[0].Up == book.UpNow, "the other source's device is not up")
 			if n := testutil.CollectAndCount(registry, "dra_exporter_source_errors_total"); n != 1 {
 				t.Errorf("%d series of errors, want the one of the source that panicked", n)
 			}
@@ -182,9 +176,8 @@ func TestHungKubeletKeepsHolders(t *testing.T) {
 		runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
 			time.Sleep(5500 * time.Millisecond) // within the first call that hangs
 			latest := s.Latest()
-			if age := time.Since(latest.Time); age > 1300*time.Millisecond {
-				t.Errorf("the snapshot is %v old", age)
-			}
+			age := time.Since(latest.Time)
+			expect.That(t, age <= 1300*time.Millisecond, "the snapshot is %v old", age)
 			if latest.Devices[0].Attribution != join.AttributionExclusive {
 				t.Errorf("the holder is lost: %+v", latest.Devices[0].Shares)
 			}
@@ -200,9 +193,8 @@ func TestHintTicksAtOnce(t *testing.T) {
 			time.Sleep(1300 * time.Millisecond)
 			hints <- struct{}{}
 			time.Sleep(time.Millisecond)
-			if age := time.Since(s.Latest().Time); age > time.Millisecond {
-				t.Errorf("the snapshot is %v old just after a hint", age)
-			}
+			age := time.Since(s.Latest().Time)
+			expect.That(t, age <= time.Millisecond, "the snapshot is %v old just after a hint", age)
 			hint := s.Latest().Time
 			time.Sleep(followUp + time.Millisecond)
 			if next := s.Latest().Time.Sub(hint); next != followUp {
@@ -284,9 +276,7 @@ func TestSamplerFindsPodsOfProcesses(t *testing.T) {
 		}}.on(node)
 		runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
 			time.Sleep(1500 * time.Millisecond)
-			if got := s.Latest().Devices[0].Attribution; got != join.AttributionProcess {
-				t.Errorf("the device is divided %q", got)
-			}
+			expect.Is(t, s.Latest().Devices[0].Attribution, join.AttributionProcess, "the device is divided")
 		})
 	})
 }
@@ -311,9 +301,8 @@ func TestHungProcfs(t *testing.T) {
 			time.Sleep(after)
 			for range lookupTurns + 12 { // the first of them need not look up the process again
 				time.Sleep(time.Second)
-				if age := time.Since(s.Latest().Time); age > after {
-					t.Errorf("a snapshot is %v old", age)
-				}
+				age := time.Since(s.Latest().Time)
+				expect.That(t, age <= after, "a snapshot is %v old", age)
 			}
 			if up, err := gaugeOf(registry, "dra_exporter_source_up", "processes"); err != nil || up != 0 {
 				t.Errorf("source_up of the processes is %v, %v, want 0", up, err)
@@ -413,9 +402,7 @@ func TestForgottenHistoryIsCounted(t *testing.T) {
 		runSampler(t, config.on(node), func(s *Sampler, _ *prometheus.Registry) {
 			time.Sleep(20 * time.Second)
 			got := testutil.ToFloat64(s.Metrics.rejected.WithLabelValues("history", string(driver.ReasonTooMany)))
-			if got < 10 || got > 40 {
-				t.Errorf("%v are counted", got)
-			}
+			expect.That(t, got >= 10 && got <= 40, "%v are counted", got)
 		})
 	})
 }

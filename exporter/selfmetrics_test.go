@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // An optional source that is absent is neither up nor down. It is logged once, not at each attempt.
@@ -35,9 +36,7 @@ func TestAbsentSource(t *testing.T) {
 	m.Absent("taintrules", errors.New("forbidden"))
 	up(0)
 	got, err := testutil.GatherAndCount(registry, "dra_exporter_source_last_success_timestamp_seconds")
-	if got != 0 || err != nil {
-		t.Errorf("%d series of the last success (%v)", got, err)
-	}
+	expect.That(t, got == 0 && err == nil, "%d series of the last success (%v)", got, err)
 	if n := strings.Count(log.String(), "not used"); n != 2 || strings.Contains(log.String(), "level=WARN") {
 		t.Errorf("the log has it %d times:\n%s", n, log.String())
 	}

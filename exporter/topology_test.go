@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // fakePaths are the paths of devices on two NUMA nodes, and the requested addresses.
@@ -50,12 +51,8 @@ func TestTopologyPerChange(t *testing.T) {
 		if asked > len(paths.asked) && what != "asked again" {
 			allocations = make([]podresources.Allocation, 1)
 		}
-		if got := pods.update(allocations, devices, now)[pod].Farthest; got != want {
-			t.Errorf("%s: %q, want %q", what, got, want)
-		}
-		if len(paths.asked) != asked {
-			t.Errorf("%s: computed %d times, want %d", what, len(paths.asked), asked)
-		}
+		expect.Is(t, pods.update(allocations, devices, now)[pod].Farthest, want, "%s", what)
+		expect.That(t, len(paths.asked) == asked, "%s: computed %d times, want %d", what, len(paths.asked), asked)
 	}
 	check("one device", devices("pod", ""), "", 1)
 	check("the same", devices("pod", ""), "", 1)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // readers work without a pause in every other second, 20 ms at a time. Whatever else wants a
@@ -68,9 +69,7 @@ func TestAgeWithReaders(t *testing.T) {
 			}
 			cancel()
 			reading.Wait()
-			if oldest > 1100*time.Millisecond {
-				t.Errorf("a snapshot is %v old, want at most 1.1 s", oldest)
-			}
+			expect.That(t, oldest <= 1100*time.Millisecond, "a snapshot is %v old, want at most 1.1 s", oldest)
 		})
 	})
 }
@@ -99,9 +98,8 @@ func TestGiveWayEnds(t *testing.T) {
 				waited += time.Since(from)
 				time.Sleep(time.Millisecond)
 			}
-			if most := 12 * urgentFor; waited == 0 || waited > most {
-				t.Errorf("others waited for %v of 10 s, want at most %v", waited, most)
-			}
+			most := 12 * urgentFor
+			expect.That(t, waited != 0 && waited <= most, "others waited for %v of 10 s, want at most %v", waited, most)
 			ended, cancel := context.WithCancel(t.Context())
 			cancel()
 			s.GiveWay(ended)

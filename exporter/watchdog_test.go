@@ -65,9 +65,7 @@ func TestStandingTick(t *testing.T) {
 				if err := s.Health(); err != nil {
 					got = err.Error()
 				}
-				if got != want {
-					t.Errorf("health %q, want %q", got, want)
-				}
+				expect.Is(t, got, want, "health")
 				synctest.Wait()
 				if n := strings.Count(log.String(), "\n"); n != count {
 					t.Errorf("the log has %d lines, want %d:\n%s", n, count, log.String())
@@ -102,9 +100,7 @@ func TestHealthBeforeTheFirstSnapshot(t *testing.T) {
 			time.Sleep(time.Minute - time.Millisecond)
 			expect.OK(t, s.Health())
 			time.Sleep(2 * time.Millisecond)
-			if s.Health() == nil {
-				t.Error("healthy without a snapshot after a minute")
-			}
+			expect.That(t, s.Health() != nil, "healthy without a snapshot after a minute")
 			close(inventory.release)
 		})
 		slow := Sampler{SamplerConfig: SamplerConfig{Interval: 21 * time.Second, MaxAge: time.Minute, Now: time.Now}}
@@ -137,8 +133,6 @@ func TestLongestTick(t *testing.T) {
 		{time.Hour, time.Millisecond, time.Millisecond},
 	} {
 		now = now.Add(step.pass)
-		if got := l.add(step.took, now); got != step.want {
-			t.Errorf("%v later the longest is %v, want %v", step.pass, got, step.want)
-		}
+		expect.Is(t, l.add(step.took, now), step.want, "%v later the longest", step.pass)
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/state"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -142,9 +143,8 @@ func (w *wholeNode) fill(tb testing.TB, each func(tick int)) {
 		each(tick)
 	}
 	history := must.Get(w.recorder.History(tb.Context(), recorder.Selection{Device: "gpu-7"}))(tb)
-	if n := len(history.Times); n < 600 {
-		tb.Fatalf("the ring has %d ticks, want at least 600", n)
-	}
+	n := len(history.Times)
+	must.That(tb, n >= 600, "the ring has %d ticks, want at least 600", n)
 }
 
 // keepState lets the node keep in a folder what outlives the process, and returns how many bytes
@@ -155,9 +155,7 @@ func (w *wholeNode) keepState(tb testing.TB) (written *int) {
 	store := state.New(state.Config{
 		Path: tb.TempDir(), Wrote: func(bytes int) { *written += bytes },
 		Report: func(_ time.Duration, err error) {
-			if err != nil {
-				tb.Error(err)
-			}
+			expect.OK(tb, err)
 		},
 	})
 	store.Restore(tb.Context(), w.now)
@@ -220,12 +218,9 @@ func TestHeapOfLargeNode(t *testing.T) {
 	})
 	grown := heapInUse() - before
 	t.Logf("%d KiB of the heap", grown>>10)
-	if grown > limit {
-		t.Errorf("%d KiB of the heap, want at most %d", grown>>10, limit>>10)
-	}
-	if made := allocated(func() { w.recorder.Recent(recorder.DefaultKeep, 30) }); made > recent {
-		t.Errorf("the trends of the page allocate %d KiB, want at most %d", made>>10, recent>>10)
-	}
+	expect.That(t, grown <= limit, "%d KiB of the heap, want at most %d", grown>>10, limit>>10)
+	made := allocated(func() { w.recorder.Recent(recorder.DefaultKeep, 30) })
+	expect.That(t, made <= recent, "the trends of the page allocate %d KiB, want at most %d", made>>10, recent>>10)
 	runtime.KeepAlive(w)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // replayYoung runs one random history through two ledgers, one of which keeps pods young for a
@@ -59,9 +60,8 @@ func TestConservationOfYoungPods(t *testing.T) {
 			exportertest.AddPlugins(sums, s.Plugins)
 			for key, p := range sums {
 				if p.Gauge {
-					if claims, pods := exportertest.SumOf(p.Claims), exportertest.SumOf(p.Pods); !exportertest.Close(claims, pods, 0) {
-						t.Fatalf("%v: claims have %v, pods and workloads %v", key, claims, pods)
-					}
+					claims, pods := exportertest.SumOf(p.Claims), exportertest.SumOf(p.Pods)
+					must.That(t, exportertest.Close(claims, pods, 0), "%v: claims have %v, pods and workloads %v", key, claims, pods)
 					continue
 				}
 				for pod := range p.Pods {
@@ -79,9 +79,8 @@ func TestConservationOfYoungPods(t *testing.T) {
 				}
 				books[key].observe(t, key, p.Pods, s.Snapshot)
 				plainBooks[key].observe(t, key, podsOf(wantSums, key), plain.Snapshot)
-				if !exportertest.Close(books[key].sum(), plainBooks[key].sum(), p.Device) {
-					t.Fatalf("%v: pods and workloads were charged %v, without workloads %v", key, books[key], plainBooks[key])
-				}
+				must.That(t, exportertest.Close(books[key].sum(), plainBooks[key].sum(), p.Device),
+					"%v: pods and workloads were charged %v, without workloads %v", key, books[key], plainBooks[key])
 			}
 		})
 	})
@@ -169,9 +168,7 @@ func (b *podBook) observe(t *rapid.T, key exportertest.SumKey, now map[string]fl
 			}
 			delete(b.left, pod)
 		}
-		if v < b.last[pod] {
-			t.Fatalf("%v of %s fell from %v to %v", key, pod, b.last[pod], v)
-		}
+		must.That(t, v >= b.last[pod], "%v of %s fell from %v to %v", key, pod, b.last[pod], v)
 		b.last[pod] = v
 	}
 	b.since, b.young = born, young

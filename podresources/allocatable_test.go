@@ -76,9 +76,8 @@ func TestClientAllocatable(t *testing.T) {
 	for _, ids := range [][]string{{"GPU-1", "GPU-2"}, {"GPU-2"}, nil} {
 		k.Offer("nvidia.com/gpu", ids...)
 		got, rejected, err := c.Allocatable(t.Context())
-		if err != nil || len(rejected) > 0 || len(got) != len(ids) {
-			t.Errorf("offered %v, got %v, %v, %v", ids, got, rejected, err)
-		}
+		expect.That(t, err == nil && len(rejected) == 0 && len(got) == len(ids),
+			"offered %v, got %v, %v, %v", ids, got, rejected, err)
 	}
 	k.Stop()
 	if _, _, err := c.Allocatable(t.Context()); !errors.Is(err, ErrUnavailable) {

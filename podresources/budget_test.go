@@ -61,9 +61,8 @@ func TestDeviceIDsOfOnePod(t *testing.T) {
 			"z-claim " + gpu(0).DriverName: 1,
 		}
 		expect.Equal(t, fmt.Sprintf("%d IDs: allocations", n), want, count)
-		if got := rejected[driver.ReasonTooManyIDs]; got != n-maxPluginIDs {
-			t.Errorf("%d IDs: rejected %v, want %d", n, rejected, n-maxPluginIDs)
-		}
+		expect.That(t, rejected[driver.ReasonTooManyIDs] == n-maxPluginIDs,
+			"%d IDs: rejected %v, want %d", n, rejected, n-maxPluginIDs)
 	}
 }
 
@@ -83,9 +82,8 @@ func TestClaimsBeforePlugins(t *testing.T) {
 			claims++
 		}
 	}
-	if claims != 100 || len(allocations) != maxRows/2 || rejected[driver.ReasonTooMany] == 0 {
-		t.Errorf("%d of %d allocations are of claims, rejected %v", claims, len(allocations), rejected)
-	}
+	expect.That(t, claims == 100 && len(allocations) == maxRows/2 && rejected[driver.ReasonTooMany] != 0,
+		"%d of %d allocations are of claims, rejected %v", claims, len(allocations), rejected)
 }
 
 // If an answer has too many pods, or bytes, pods without devices are dropped first, then the
@@ -134,9 +132,8 @@ func TestLargeAnswers(t *testing.T) {
 				}
 				before = names
 				others := len(names) - kept
-				if kept != len(held) || others != tt.others {
-					t.Errorf("%d pods are kept that are not too much, and %d others, want %d", kept, others, tt.others)
-				}
+				expect.That(t, kept == len(held) && others == tt.others,
+					"%d pods are kept that are not too much, and %d others, want %d", kept, others, tt.others)
 				if want := len(pods) - len(names); leftOut(answer) != want {
 					t.Errorf("%d are left out, want %d", leftOut(answer), want)
 				}
@@ -159,10 +156,8 @@ func TestBoundsWithLessMemory(t *testing.T) {
 		if n := len(answer.GetPodResources()); n != min(len(pods), maxAnswerPods/int(1/share)) {
 			t.Errorf("share %v: %d pods are kept", share, n)
 		}
-		if 2*len(allocations) != rows || rejected[driver.ReasonTooMany] != len(pods)-rows/2 {
-			t.Errorf("share %v: %d allocations with a pod each, rejected %v, want %d rows", share, len(allocations),
-				rejected, rows)
-		}
+		expect.That(t, 2*len(allocations) == rows && rejected[driver.ReasonTooMany] == len(pods)-rows/2,
+			"share %v: %d allocations with a pod each, rejected %v, want %d rows", share, len(allocations), rejected, rows)
 	}
 }
 
@@ -198,17 +193,13 @@ func TestStuckPod(t *testing.T) {
 			t.Errorf("the answer has %d bytes", len(wire))
 		}
 		answer := must.Get(d.Decode(slices.Collect(slices.Chunk(wire, 16<<10))...))(t)
-		if kept := proto.Size(answer); kept > 8<<10 {
-			t.Errorf("of %d bytes %d are kept", len(wire), kept)
-		}
+		kept := proto.Size(answer)
+		expect.That(t, kept <= 8<<10, "of %d bytes %d are kept", len(wire), kept)
 		got, rejected := Parse(answer)
 		diff := cmp.Diff(want, got)
-		if diff != "" || rejected[driver.ReasonTooMany] > 0 || rejected[driver.ReasonDuplicate] == 0 {
-			t.Errorf("%d retries: rejected %v, -want +got:\n%s", n, rejected, diff)
-		}
-		if before != nil && answer != before {
-			t.Error("more duplicates are a change")
-		}
+		expect.That(t, diff == "" && rejected[driver.ReasonTooMany] <= 0 && rejected[driver.ReasonDuplicate] != 0,
+			"%d retries: rejected %v, -want +got:\n%s", n, rejected, diff)
+		expect.That(t, before == nil || answer == before, "more duplicates are a change")
 		before = answer
 	}
 }
@@ -227,9 +218,8 @@ func TestLongestNames(t *testing.T) {
 		size += proto.Size(pods[i])
 	}
 	allocations, rejected := decoded(t, pods...)
-	if len(allocations) != len(pods) || len(rejected) > 0 {
-		t.Errorf("%d allocations of %d pods, rejected %v", len(allocations), len(pods), rejected)
-	}
+	expect.That(t, len(allocations) == len(pods) && len(rejected) == 0,
+		"%d allocations of %d pods, rejected %v", len(allocations), len(pods), rejected)
 }
 
 // BenchmarkAnswer compares the decoder with the generated code: an answer that is as before, and

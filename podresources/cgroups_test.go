@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -133,9 +134,7 @@ func TestCgroupsState(t *testing.T) {
 			expect := func(when string, want map[string]CgroupState) {
 				t.Helper()
 				for uid, want := range want {
-					if got := cgroups.State(uid); got != want {
-						t.Errorf("%s: %s is %v, want %v", when, uid, got, want)
-					}
+					expect.Is(t, cgroups.State(uid), want, "%s: %s", when, uid)
 				}
 			}
 			expect("at first", map[string]CgroupState{
@@ -165,18 +164,12 @@ func TestCgroupsStateScans(t *testing.T) {
 	tree := newCgroupTree(t, false)
 	now := limiterStart
 	cgroups := NewCgroups(tree.sysfs, func() time.Time { return now })
-	if got := cgroups.State(uidA); got != CgroupUnknown {
-		t.Errorf("without any cgroup: %v", got)
-	}
+	expect.Is(t, cgroups.State(uidA), CgroupUnknown, "without any cgroup")
 	tree.pod("kubepods/pod"+uidA, true)
 	now = now.Add(minCgroupScan - 1)
-	if got := cgroups.State(uidA); got != CgroupUnknown {
-		t.Errorf("within a second of the last scan: %v", got)
-	}
+	expect.Is(t, cgroups.State(uidA), CgroupUnknown, "within a second of the last scan")
 	now = now.Add(1)
-	if got := cgroups.State(uidA); got != CgroupAlive {
-		t.Errorf("a second later: %v", got)
-	}
+	expect.Is(t, cgroups.State(uidA), CgroupAlive, "a second later")
 }
 
 func TestCgroupsRemembersNoMoreThanItMay(t *testing.T) {
@@ -190,9 +183,7 @@ func TestCgroupsRemembersNoMoreThanItMay(t *testing.T) {
 	if got := len(cgroups.pods); got > maxPodCgroups {
 		t.Errorf("%d pods", got)
 	}
-	if got := cgroups.State(uidA); got != CgroupAlive {
-		t.Errorf("a pod that is there was forgotten: %v", got)
-	}
+	expect.Is(t, cgroups.State(uidA), CgroupAlive, "a pod that is there was forgotten")
 }
 
 func TestAnyProcessIsBounded(t *testing.T) {
@@ -200,9 +191,8 @@ func TestAnyProcessIsBounded(t *testing.T) {
 	for i := range maxCgroupWalk {
 		tree.pod(fmt.Sprintf("pod/%d", i), false)
 	}
-	if _, err := anyProcess(tree.path("pod")); err == nil {
-		t.Error("walked through all of a tree that is too large")
-	}
+	_, err := anyProcess(tree.path("pod"))
+	expect.That(t, err != nil, "walked through all of a tree that is too large")
 }
 
 func TestPodUID(t *testing.T) {
@@ -225,9 +215,8 @@ func TestPodUID(t *testing.T) {
 		"\npod" + uidA:           "",
 		"kubepods-pod6c61b571_6b3c_4d5e_8f0b_9b8d5c1a0001.slice\n": "",
 	} {
-		if got, ok := podUID(name); ok != (want != "") || ok && got != want {
-			t.Errorf("%q: %q, %v, want %q", name, got, ok, want)
-		}
+		got, ok := podUID(name)
+		expect.That(t, ok == (want != "") && (!ok || got == want), "%q: %q, %v, want %q", name, got, ok, want)
 	}
 }
 
@@ -260,8 +249,7 @@ func FuzzParsePopulated(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, events []byte) {
 		populated, err := parsePopulated(events)
-		if err == nil && !bytes.Contains(events, []byte("populated")) || err != nil && populated {
-			t.Errorf("%q: %v, %v", events, populated, err)
-		}
+		expect.That(t, (err != nil || bytes.Contains(events, []byte("populated"))) && (err == nil || !populated),
+			"%q: %v, %v", events, populated, err)
 	})
 }

@@ -62,12 +62,10 @@ func (w watched) expect(want ...Change) {
 	for _, want := range want {
 		select {
 		case got := <-w.changes:
-			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Change{}, "At")); diff != "" {
-				w.t.Fatal(diff)
-			}
-			if age := time.Since(got.At); age < 0 || age > waitLimit {
-				w.t.Errorf("dated %v ago", age)
-			}
+			diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Change{}, "At"))
+			must.That(w.t, diff == "", "%v", diff)
+			age := time.Since(got.At)
+			expect.That(w.t, age >= 0 && age <= waitLimit, "dated %v ago", age)
 		case <-time.After(waitLimit):
 			w.t.Fatalf("no change, want %+v", want)
 		}
@@ -96,18 +94,14 @@ func TestWatch(t *testing.T) {
 			w.expect(podCame(uidB))
 			tree.pod(c, true)
 			w.expect(podCame(uidC))
-			if got := w.cgroups.State(uidC); got != CgroupAlive {
-				t.Errorf("a pod that came is %v", got)
-			}
+			expect.Is(t, w.cgroups.State(uidC), CgroupAlive, "a pod that came")
 			tree.remove(b)
 			w.expect(podGone(uidB))
 			tree.remove(a)
 			w.expect(podGone(uidA))
 			tree.remove(static)
 			w.expect(podGone(uidStatic))
-			if got := w.cgroups.State(uidStatic); got != CgroupGone {
-				t.Errorf("a pod that went is %v", got)
-			}
+			expect.Is(t, w.cgroups.State(uidStatic), CgroupGone, "a pod that went")
 			tree.pod(b, true)
 			w.expect(podCame(uidB))
 		})
@@ -203,9 +197,7 @@ func TestWatchKernelOverflow(t *testing.T) {
 	close(release)
 	there, came := map[string]bool{uidStatic: true}, 0
 	for c := range seen {
-		if there[c.PodUID] == !c.Gone {
-			t.Errorf("%+v is nothing new", c)
-		}
+		expect.That(t, there[c.PodUID] != !c.Gone, "%+v is nothing new", c)
 		there[c.PodUID] = !c.Gone
 		came++
 		if c.PodUID == uidB && !c.Gone {
@@ -216,13 +208,9 @@ func TestWatchKernelOverflow(t *testing.T) {
 	}
 	cancel()
 	running.Wait()
-	if came >= 2*all {
-		t.Errorf("the kernel has lost no event: %d changes", came)
-	}
+	expect.That(t, came < 2*all, "the kernel has lost no event: %d changes", came)
 	for uid, there := range there {
-		if there != (uid == uidA) {
-			t.Errorf("%s there: %v", uid, there)
-		}
+		expect.Is(t, there, (uid == uidA), "%s there", uid)
 	}
 }
 
@@ -242,9 +230,7 @@ func TestWatchManyAtOnce(t *testing.T) {
 	for {
 		select {
 		case c := <-w.changes:
-			if there[c.PodUID] == !c.Gone {
-				t.Fatalf("%+v is nothing new", c)
-			}
+			must.That(t, there[c.PodUID] != !c.Gone, "%+v is nothing new", c)
 			there[c.PodUID] = !c.Gone
 		case <-time.After(waitLimit):
 			t.Fatal("the last pod was not emitted")
@@ -254,9 +240,7 @@ func TestWatchManyAtOnce(t *testing.T) {
 		}
 	}
 	for uid, there := range there {
-		if there != (uid == uidA) {
-			t.Errorf("%s there: %v", uid, there)
-		}
+		expect.Is(t, there, (uid == uidA), "%s there", uid)
 	}
 }
 
@@ -274,9 +258,7 @@ func TestWatchWithoutInotify(t *testing.T) {
 			for len(w.changes) > 0 {
 				got = append(got, <-w.changes)
 			}
-			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Change{}, "At")); diff != "" {
-				t.Errorf("after %v: %s", d, diff)
-			}
+			expect.Is(t, cmp.Diff(want, got, cmpopts.IgnoreFields(Change{}, "At")), "", "after %v", d)
 		}
 		tree.pod("cpu/kubepods/pod"+uidB, true)
 		tree.pod("cpu/kubepods/burstable/pod"+uidA, true)
@@ -300,9 +282,7 @@ func TestWatchLate(t *testing.T) {
 		there := time.Now().Add(-age)
 		must.Do(t, errors.Join(os.MkdirAll(dir, 0o755), os.Chtimes(dir, there, there)))
 		w.handle(fsnotify.Event{Name: dir, Op: fsnotify.Create})
-		if len(changes) != 1 || changes[0].Gone || changes[0].PodUID != uid {
-			t.Fatalf("emitted %+v", changes)
-		}
+		must.That(t, len(changes) == 1 && !changes[0].Gone && changes[0].PodUID == uid, "emitted %+v", changes)
 		// The two clocks of a time may run at different rates.
 		if dated := changes[0].At.Sub(there).Abs() < age/2; dated != (age < recheckCgroups) {
 			t.Errorf("a folder that is %v old came %v ago", age, time.Since(changes[0].At))
@@ -316,9 +296,7 @@ func TestWatchEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err := NewCgroups(tree.sysfs, time.Now).Watch(ctx, func(c Change) { t.Errorf("what was there is emitted: %+v", c) })
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("Watch: %v", err)
-	}
+	expect.That(t, errors.Is(err, context.Canceled), "Watch: %v", err)
 }
 
 // If handling a change hangs, that is reported, and delays the end of the watch only briefly.

@@ -81,9 +81,7 @@ func TestClientErrors(t *testing.T) {
 			k, c := dial(t)
 			k.Behave(tt.behaviour)
 			answer, err := list(t, c, tt.timeout)
-			if answer != nil || err == nil {
-				t.Fatalf("answer %v, error %v, want an error alone", answer, err)
-			}
+			must.That(t, answer == nil && err != nil, "answer %v, error %v, want an error alone", answer, err)
 			if tt.err != nil && !errors.Is(err, tt.err) {
 				t.Errorf("%v is not %v", err, tt.err)
 			}
@@ -108,9 +106,7 @@ func TestClientCanceled(t *testing.T) {
 	if _, err := c.List(ctx); driver.ReasonOf(err) != "canceled" {
 		t.Errorf("reason of %v is %q", err, driver.ReasonOf(err))
 	}
-	if driver.ReasonOf(nil) != "" {
-		t.Error("no error has a reason")
-	}
+	expect.That(t, driver.ReasonOf(nil) == "", "no error has a reason")
 }
 
 // TestClientTakesLargeAnswers: 100 pods with 2 containers on one shared claim of 32 devices make 7
@@ -131,9 +127,8 @@ func TestClientTakesLargeAnswers(t *testing.T) {
 	must.Do(t, k.SetPods(pods...))
 	answer := must.Get(list(t, c, waitLimit))(t)
 	allocations, rejections := Parse(answer)
-	if len(allocations) != 32 || len(allocations[0].Holders) != 200 || len(rejections) != 0 {
-		t.Errorf("%d allocations, %v", len(allocations), rejections)
-	}
+	expect.That(t, len(allocations) == 32 && len(allocations[0].Holders) == 200 && len(rejections) == 0,
+		"%d allocations, %v", len(allocations), rejections)
 }
 
 // TestClientOneBadPod: if a text is not UTF-8, its pod is dropped, and not the answer.
@@ -165,9 +160,8 @@ func TestClientFindsARestartedKubelet(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		answer, err = list(t, c, waitLimit)
 	}
-	if err != nil || len(answer.GetPodResources()) != 0 {
-		t.Fatalf("after the restart: %v, %v, want an empty answer", answer, err)
-	}
+	must.That(t, err == nil && len(answer.GetPodResources()) == 0,
+		"after the restart: %v, %v, want an empty answer", answer, err)
 	k.Behave(test.Full())
 	if answer, err = list(t, c, waitLimit); err != nil || len(answer.GetPodResources()) == 0 {
 		t.Errorf("at last: %v, %v", answer, err)
@@ -176,9 +170,8 @@ func TestClientFindsARestartedKubelet(t *testing.T) {
 
 func TestClientBeforeTheKubelet(t *testing.T) {
 	c := must.Get(NewClient(filepath.Join(t.TempDir(), "none.sock"), Bounds{}))(t)
-	if _, err := list(t, c, waitLimit); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("no socket: %v", err)
-	}
+	_, err := list(t, c, waitLimit)
+	expect.That(t, errors.Is(err, ErrUnavailable), "no socket: %v", err)
 	expect.OK(t, c.Close())
 }
 
@@ -187,28 +180,22 @@ func TestClientBeforeTheKubelet(t *testing.T) {
 func TestClientTellsKubeletsApart(t *testing.T) {
 	k, c := dial(t)
 	first := c.Instance()
-	if first == "" {
-		t.Fatal("a kubelet whose socket is there is unknown")
-	}
+	must.That(t, first != "", "a kubelet whose socket is there is unknown")
 	for range 2 {
 		must.Get(list(t, c, waitLimit))(t)
-		if c.Instance() != first {
-			t.Error("a kubelet that has answered is another one")
-		}
+		expect.That(t, c.Instance() == first, "a kubelet that has answered is another one")
 	}
 	k.Behave(test.RateLimited())
 	if _, err := list(t, c, waitLimit); err == nil || c.Instance() != first {
 		t.Errorf("a kubelet that refuses to answer is another one, or answers: %v", err)
 	}
 	k.Stop()
-	if c.Instance() != first {
-		t.Error("a kubelet that has left its socket behind is another one before the next one is there")
-	}
+	expect.That(t, c.Instance() == first,
+		"a kubelet that has left its socket behind is another one before the next one is there")
 	const tick = 20 * time.Millisecond // of the kernel's clock for files, and more
 	must.Do(t, k.Restart(t.Context(), tick, 0))
-	if second := c.Instance(); second == first || second == "" {
-		t.Errorf("after a restart the kubelet is %q, and was %q", second, first)
-	}
+	second := c.Instance()
+	expect.That(t, second != first && second != "", "after a restart the kubelet is %q, and was %q", second, first)
 }
 
 // If the status of the socket can't be read, each connection counts as one to another kubelet.
@@ -216,9 +203,7 @@ func TestClientTellsKubeletsApart(t *testing.T) {
 func TestClientTellsConnectionsApart(t *testing.T) {
 	k, c := dial(t)
 	c.socket += ".is-elsewhere"
-	if c.Instance() != "" {
-		t.Error("a kubelet is known before there is a connection")
-	}
+	expect.That(t, c.Instance() == "", "a kubelet is known before there is a connection")
 	must.Get(list(t, c, waitLimit))(t)
 	first := c.Instance()
 	must.Get(list(t, c, waitLimit))(t)
@@ -231,7 +216,6 @@ func TestClientTellsConnectionsApart(t *testing.T) {
 			break
 		}
 	}
-	if second := c.Instance(); second == first {
-		t.Errorf("after a restart the kubelet is as before, %q", second)
-	}
+	second := c.Instance()
+	expect.That(t, second != first, "after a restart the kubelet is as before, %q", second)
 }

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -48,9 +49,7 @@ func TestDecode(t *testing.T) {
 					continue // it takes too long
 				}
 				got, err := new(Decoder).Decode(slices.Collect(slices.Chunk(tt.wire, max(1, size)))...)
-				if tt.bad != (err != nil) {
-					t.Fatalf("pieces of %d bytes: error %v, want one: %v", size, err, tt.bad)
-				}
+				must.That(t, tt.bad == (err != nil), "pieces of %d bytes: error %v, want one: %v", size, err, tt.bad)
 				if err != nil {
 					continue
 				}
@@ -58,9 +57,7 @@ func TestDecode(t *testing.T) {
 					t.Errorf("pieces of %d bytes: %d pods are left out, want %d", size, lost, tt.lost)
 				}
 				got.ProtoReflect().SetUnknown(nil)
-				if diff := cmp.Diff(tt.want, got, protocmp.Transform()); diff != "" {
-					t.Errorf("pieces of %d bytes: %s", size, diff)
-				}
+				expect.Is(t, cmp.Diff(tt.want, got, protocmp.Transform()), "", "pieces of %d bytes", size)
 			}
 		})
 	}

@@ -11,13 +11,13 @@ import (
 	"pgregory.net/rapid"
 
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-func wireOf(t interface{ Fatal(...any) }, pods ...*v1.PodResources) []byte {
+func wireOf(t must.TB, pods ...*v1.PodResources) []byte {
 	wire, err := proto.Marshal(answerOf(pods...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return wire
 }
 
@@ -49,18 +49,14 @@ func TestDecoderRemembers(t *testing.T) {
 				}
 			}
 			got, err := d.Decode(wire)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			sorted, sortedBefore := slices.Sorted(slices.Values(now)), slices.Sorted(slices.Values(listed))
 			same := before != nil && slices.Equal(sorted, sortedBefore)
-			if twice := len(slices.Compact(slices.Clone(sorted))) < len(sorted); same && !twice != (got == before) {
-				t.Fatalf("%v after %v: the same answer: %v", now, listed, got == before)
-			}
+			must.That(t, !same || !(len(slices.Compact(slices.Clone(sorted))) < len(sorted)) == (got == before),
+				"%v after %v: the same answer: %v", now, listed, got == before)
 			want, _ := new(Decoder).Decode(wire)
-			if diff := cmp.Diff(texts(want), texts(got)); diff != "" {
-				t.Fatal(diff)
-			}
+			diff := cmp.Diff(texts(want), texts(got))
+			must.That(t, diff == "", "%v", diff)
 			before, listed = got, append([]string{}, now...)
 		}
 	})
@@ -80,14 +76,9 @@ func texts(answer *v1.ListPodResourcesResponse) []string {
 func TestDecoderKeepsPods(t *testing.T) {
 	var d Decoder
 	first, err := d.Decode(wireOf(t, podHolding("a", 0), podHolding("b", 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	second, err := d.Decode(wireOf(t, podHolding("b", 2), podHolding("a", 0)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if second.PodResources[1] != first.PodResources[0] || second.PodResources[0] == first.PodResources[1] {
-		t.Error("the pod that is as before is another message, or the one that changed is the same one")
-	}
+	must.Do(t, err)
+	expect.That(t, second.PodResources[1] == first.PodResources[0] && second.PodResources[0] != first.PodResources[1],
+		"the pod that is as before is another message, or the one that changed is the same one")
 }

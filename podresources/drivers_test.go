@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -17,9 +18,7 @@ import (
 // with the first answer. The state of a driver without a folder is unknown.
 func TestDrivers(t *testing.T) {
 	root, err := os.MkdirTemp("", "drivers") //nolint:usetesting // the path of t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	now := time.Unix(1_700_000_000, 0)
 	d := NewDrivers(root, func() time.Time { return now })
@@ -48,13 +47,9 @@ func TestDrivers(t *testing.T) {
 		d.look(t.Context())
 		got := d.Gone(drivers)
 		for _, driver := range want {
-			if !got[driver] {
-				t.Errorf("%s is not gone", driver)
-			}
+			expect.That(t, got[driver], "%s is not gone", driver)
 		}
-		if len(got) != len(want) {
-			t.Errorf("gone are %v, want %v", got, want)
-		}
+		expect.That(t, len(got) == len(want), "gone are %v, want %v", got, want)
 	}
 	look(0)
 	_ = killed.Close()
@@ -92,11 +87,9 @@ func TestDriversHang(t *testing.T) {
 		defer cancel()
 		begun := time.Now()
 		d.Watch(ctx)
-		if took := time.Since(begun); took > time.Minute+driver.ReadWait {
-			t.Errorf("it ended after %v", took)
-		}
-		if len(reported) != 1 || driver.ReasonOf(reported[0]) != driver.ReasonHung {
-			t.Errorf("reported %v, want once that it hangs", reported)
-		}
+		took := time.Since(begun)
+		expect.That(t, took <= time.Minute+driver.ReadWait, "it ended after %v", took)
+		expect.That(t, len(reported) == 1 && driver.ReasonOf(reported[0]) == driver.ReasonHung,
+			"reported %v, want once that it hangs", reported)
 	})
 }

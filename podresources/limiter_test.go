@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 var limiterStart = time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
@@ -91,14 +94,11 @@ func TestLimiterBackoff(t *testing.T) {
 				l := Limiter{Jitter: func() float64 { return jitter }}
 				now := limiterStart
 				for i, want := range tt.want {
-					if !l.Allow(now, false) {
-						t.Fatalf("call %d is not allowed", i+1)
-					}
+					must.That(t, l.Allow(now, false), "call %d is not allowed", i+1)
 					l.Done(now, tt.err)
 					got := l.notUntil.Sub(now)
-					if got > want || got < want*3/4 {
-						t.Errorf("after failure %d: %v, want %v less a quarter at most", i+1, got, want)
-					}
+					expect.That(t, got <= want && got >= want*3/4,
+						"after failure %d: %v, want %v less a quarter at most", i+1, got, want)
 					now = now.Add(time.Minute)
 				}
 				for range 1000 {
@@ -108,9 +108,7 @@ func TestLimiterBackoff(t *testing.T) {
 					t.Errorf("after many failures: %v, want %v at most", got, bound)
 				}
 				l.Done(now, nil)
-				if l.Next(true).After(now.Add(time.Second)) {
-					t.Error("a success does not end the delay")
-				}
+				expect.That(t, !l.Next(true).After(now.Add(time.Second)), "a success does not end the delay")
 			}
 		})
 	}

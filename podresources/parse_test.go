@@ -149,9 +149,8 @@ func TestParse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			text, ok := want[name]
-			if diff := cmp.Diff(text, render(Parse(answerOf(pods...)))); diff != "" || !ok {
-				t.Error(diff)
-			}
+			diff := cmp.Diff(text, render(Parse(answerOf(pods...))))
+			expect.That(t, diff == "" && ok, "%v", diff)
 		})
 	}
 }
@@ -223,9 +222,7 @@ func TestParseBounds(t *testing.T) {
 	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 	allocations, rejections := Parse(answerOf(pods...))
 	const kept = maxRows / 2 // with a pod each
-	if len(allocations) != kept {
-		t.Errorf("%d allocations, want %d", len(allocations), kept)
-	}
+	expect.Is(t, len(allocations), kept, "allocations")
 	expect.Equal(t, "", driver.Rejections{driver.ReasonTooMany: 1100*32 - kept}, rejections)
 	for _, a := range allocations {
 		if a.Holders[0].Name >= fmt.Sprintf("pod-%04d", kept/32) {
@@ -298,17 +295,13 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		allocations, rejections := Parse(answer)
-		if !slices.IsSortedFunc(allocations, Allocation.Compare) {
-			t.Error("not sorted")
-		}
+		expect.That(t, slices.IsSortedFunc(allocations, Allocation.Compare), "not sorted")
 		for i, a := range allocations {
 			if len(a.Holders) == 0 || a.Device.Driver == "" || a.Device.Device == "" || a.Claim.Namespace == "" ||
 				a.ByPlugin() && a.Device.Pool != "" {
 				t.Errorf("not whole: %+v", a)
 			}
-			if i > 0 && a.Compare(allocations[i-1]) == 0 {
-				t.Errorf("twice: %+v", a)
-			}
+			expect.That(t, i <= 0 || a.Compare(allocations[i-1]) != 0, "twice: %+v", a)
 		}
 		slices.Reverse(answer.PodResources)
 		again, rejectionsAgain := Parse(answer)

@@ -24,9 +24,7 @@ func recordedPods(t *testing.T) map[string]PodFacts {
 	out := map[string]PodFacts{}
 	for i := range list.Items {
 		name, facts, ok := NewPodFacts(&list.Items[i], &Selection{})
-		if !ok {
-			t.Fatalf("pod %v is not usable", name)
-		}
+		must.That(t, ok, "pod %v is not usable", name)
 		out[facts.UID] = facts
 	}
 	return out
@@ -70,9 +68,8 @@ func TestRecordedPods(t *testing.T) {
 	}
 	got := podNamed(pods, "team-a", "multi")
 	expect.Equal(t, "multi", want, got)
-	if shared := podNamed(pods, "team-b", "share-1").Claims; len(shared) != 1 || shared[0].Claim != "shared-claim" {
-		t.Errorf("share-1 has the claims %v", shared)
-	}
+	shared := podNamed(pods, "team-b", "share-1").Claims
+	expect.That(t, len(shared) == 1 && shared[0].Claim == "shared-claim", "share-1 has the claims %v", shared)
 }
 
 func TestNewPodFacts(t *testing.T) {
@@ -116,9 +113,8 @@ func TestNewPodFacts(t *testing.T) {
 			{Request: "container-0-request-0"}, {Request: "container-0-request-1"},
 		}}},
 	}
-	if diff := cmp.Diff(want, got); diff != "" || !ok {
-		t.Errorf("usable %v: -want +got:\n%s", ok, diff)
-	}
+	diff := cmp.Diff(want, got)
+	expect.That(t, diff == "" && ok, "usable %v: -want +got:\n%s", ok, diff)
 	for _, spoil := range []func(*corev1.Pod){
 		func(p *corev1.Pod) { p.Name = "" },
 		func(p *corev1.Pod) { p.Namespace = "\xff" },
@@ -156,9 +152,8 @@ func TestStaticPods(t *testing.T) {
 				Namespace: "ns", Name: "a", UID: types.UID(tc.uid), Annotations: tc.annotations,
 			}}
 			_, got, ok := NewPodFacts(&pod, &Selection{})
-			if !ok || got.UID != tc.want || got.Static != tc.static {
-				t.Errorf("got UID %s, static %v; want %s, %v", got.UID, got.Static, tc.want, tc.static)
-			}
+			expect.That(t, ok && got.UID == tc.want && got.Static == tc.static,
+				"got UID %s, static %v; want %s, %v", got.UID, got.Static, tc.want, tc.static)
 		})
 	}
 }

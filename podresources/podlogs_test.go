@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -51,13 +52,9 @@ func TestPodLogs(t *testing.T) {
 		{"ns", "a"}: uidA, {"ns", "static-node1"}: uidStatic, {"ns", "twice"}: uidB,
 		{"ns", "hostile"}: "", {"", "hostile"}: "", {"ns", ""}: "", {"ns", "file"}: "", {"other", "a"}: "",
 	} {
-		if got := logs.UID(pod, limiterStart); got != want {
-			t.Errorf("%v: %q, want %q", pod, got, want)
-		}
+		expect.Is(t, logs.UID(pod, limiterStart), want, "%v", pod)
 	}
-	if logs.err != nil {
-		t.Error(logs.err)
-	}
+	expect.OK(t, logs.err)
 }
 
 // TestPodLogsReads: the folder is read again for a pod that it did not contain, and when it
@@ -67,9 +64,7 @@ func TestPodLogsReads(t *testing.T) {
 	logs, now := NewPodLogs(tree.path, nil), limiterStart
 	expect := func(when, name, want string) {
 		t.Helper()
-		if got := logs.UID(Pod{"ns", name}, now); got != want {
-			t.Errorf("%s: %q, want %q", when, got, want)
-		}
+		expect.Is(t, logs.UID(Pod{"ns", name}, now), want, "%s", when)
 	}
 	tree.mkdir("ns_a_" + uidA)
 	tree.touch(".", limiterStart)
@@ -97,16 +92,12 @@ func TestPodLogsAway(t *testing.T) {
 	tree := newLogTree(t)
 	tree.mkdir("ns_a_" + uidA)
 	logs := NewPodLogs(tree.path, nil)
-	if logs.UID(Pod{"ns", "a"}, limiterStart) != uidA {
-		t.Error("not found")
-	}
+	expect.That(t, logs.UID(Pod{"ns", "a"}, limiterStart) == uidA, "not found")
 	must.Do(t, os.RemoveAll(tree.path))
-	if logs.UID(Pod{"ns", "a"}, limiterStart.Add(time.Hour)) != uidA || logs.err == nil {
-		t.Errorf("a folder that is away: error %v", logs.err)
-	}
-	if NewPodLogs(filepath.Join(tree.path, "none"), nil).UID(Pod{"ns", "a"}, limiterStart) != "" {
-		t.Error("a UID from nowhere")
-	}
+	expect.That(t, logs.UID(Pod{"ns", "a"}, limiterStart.Add(time.Hour)) == uidA && logs.err != nil,
+		"a folder that is away: error %v", logs.err)
+	expect.That(t, NewPodLogs(filepath.Join(tree.path, "none"), nil).UID(Pod{"ns", "a"}, limiterStart) == "",
+		"a UID from nowhere")
 }
 
 func TestPodLogsAreBounded(t *testing.T) {
@@ -116,9 +107,7 @@ func TestPodLogsAreBounded(t *testing.T) {
 	}
 	logs := NewPodLogs(tree.path, nil)
 	logs.UID(Pod{}, limiterStart)
-	if len(logs.latest.pods) != maxPodLogs {
-		t.Errorf("%d pods, want %d", len(logs.latest.pods), maxPodLogs)
-	}
+	expect.Is(t, len(logs.latest.pods), maxPodLogs, "pods")
 }
 
 func FuzzParsePodLog(f *testing.F) {
@@ -140,9 +129,7 @@ func TestPodLogsHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reported []error
 		logs := NewPodLogs(tree.path, func(_ time.Duration, err error) { reported = append(reported, err) })
-		if logs.UID(Pod{"ns", "a"}, time.Now()) != uidA {
-			t.Error("not found")
-		}
+		expect.That(t, logs.UID(Pod{"ns", "a"}, time.Now()) == uidA, "not found")
 		release := make(chan struct{})
 		logs.reader.Start(t.Context(), func(context.Context) (podLogs, error) { <-release; return podLogs{}, nil })
 		for range 10 {

@@ -58,9 +58,7 @@ func TestPodMembers(t *testing.T) {
 		step.do()
 		expect.Equal(t, step.name, step.want, m.Of(step.of))
 	}
-	if m.known != nil || m.search != nil {
-		t.Error("what nobody asks for is remembered")
-	}
+	expect.That(t, m.known == nil && m.search == nil, "what nobody asks for is remembered")
 }
 
 // A search runs in steps of a bounded number of processes. Its result is used when it has ended.
@@ -74,21 +72,15 @@ func TestPodMembersSearchInSteps(t *testing.T) {
 	}
 	steps := 1
 	for ; len(m.Of([]string{podA})) == 0; steps++ {
-		if steps > 10 {
-			t.Fatal("they are not found")
-		}
-		if got := m.Of([]string{podA}); len(got) > 0 {
-			t.Errorf("a second step at the same time finds %v", got)
-		}
+		must.That(t, steps <= 10, "they are not found")
+		got := m.Of([]string{podA})
+		expect.That(t, len(got) == 0, "a second step at the same time finds %v", got)
 		procfs.clock = procfs.clock.Add(minProcessSearch)
 	}
-	if diff := cmp.Diff(want, m.Of([]string{podA})); diff != "" || steps < 3 {
-		t.Errorf("after %d steps (-want +got):\n%s", steps, diff)
-	}
+	diff := cmp.Diff(want, m.Of([]string{podA}))
+	expect.That(t, diff == "" && steps >= 3, "after %d steps (-want +got):\n%s", steps, diff)
 	m.Of(nil)
-	if m.search != nil {
-		t.Error("a search goes on for no pod")
-	}
+	expect.That(t, m.search == nil, "a search goes on for no pod")
 }
 
 // A pod with too many processes does not displace processes of other pods, in whatever order the
@@ -125,16 +117,14 @@ func TestPodMembersSearchSeldom(t *testing.T) {
 		}
 		procfs.clock = procfs.clock.Add(time.Second)
 	}
-	if searches < 6 || searches > 10 {
-		t.Errorf("%d searches in a minute, want one every 10 s and some at first", searches)
-	}
+	expect.That(t, searches >= 6 && searches <= 10,
+		"%d searches in a minute, want one every 10 s and some at first", searches)
 }
 
 func TestPodMembersWithoutProcfs(t *testing.T) {
 	m := NewPodMembers(filepath.Join(t.TempDir(), "none"), time.Now)
-	if got := m.Of([]string{podA}); len(got) > 0 || m.search != nil {
-		t.Errorf("found %v", got)
-	}
+	got := m.Of([]string{podA})
+	expect.That(t, len(got) == 0 && m.search == nil, "found %v", got)
 }
 
 // BenchmarkPodMembers searches 3000 processes on disk, of which 500 pods have 4 each, once.

@@ -127,12 +127,9 @@ func TestPodProcessesSearchesInSteps(t *testing.T) {
 	procfs.process(others+2, podA, 5000)
 	steps := 0
 	for ; len(p.Of([]string{podA})) == 0; steps++ {
-		if steps > 10 {
-			t.Fatal("it is not found")
-		}
-		if got := p.Of([]string{podA}); len(got) > 0 {
-			t.Errorf("a second step at the same time finds %v", got)
-		}
+		must.That(t, steps <= 10, "it is not found")
+		got := p.Of([]string{podA})
+		expect.That(t, len(got) == 0, "a second step at the same time finds %v", got)
 		procfs.clock = procfs.clock.Add(minProcessSearch)
 	}
 	if want := map[string]int{podA: others + 2}; !maps.Equal(p.Of([]string{podA}), want) || steps < 3 {
@@ -149,9 +146,7 @@ func TestPodProcessesDuringSearch(t *testing.T) {
 	procfs.process(2, podB, 5001)
 	procfs.process(3, podB, 5002)
 	p.Of([]string{podA})
-	if p.search == nil {
-		t.Fatal("the search has ended with its first step")
-	}
+	must.That(t, p.search != nil, "the search has ended with its first step")
 	if p.Of(nil); p.search != nil {
 		t.Error("a search goes on for no pod")
 	}
@@ -173,9 +168,8 @@ func TestPodProcessesDuringSearch(t *testing.T) {
 
 func TestPodProcessesWithoutProcfs(t *testing.T) {
 	p := NewPodProcesses(filepath.Join(t.TempDir(), "none"), time.Now)
-	if got := p.Of([]string{podA}); len(got) > 0 || p.search != nil {
-		t.Errorf("found %v", got)
-	}
+	got := p.Of([]string{podA})
+	expect.That(t, len(got) == 0 && p.search == nil, "found %v", got)
 }
 
 func FuzzStarted(f *testing.F) {
@@ -205,7 +199,5 @@ func TestPodProcessesSearchesSeldom(t *testing.T) {
 		}
 		clock = clock.Add(100 * time.Millisecond)
 	}
-	if searches < 5 || searches > 9 {
-		t.Errorf("%d searches in a minute, want some", searches)
-	}
+	expect.That(t, searches >= 5 && searches <= 9, "%d searches in a minute, want some", searches)
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // podsTest follows a kubelet's Pods API, and records the calls of the sink.
@@ -115,9 +117,8 @@ func (p *podsTest) expect(t *testing.T, want ...string) {
 			break
 		}
 	}
-	if diff := cmp.Diff(want, told); diff != "" {
-		t.Fatalf("-want +got:\n%s", diff)
-	}
+	diff := cmp.Diff(want, told)
+	must.That(t, diff == "", "-want +got:\n%s", diff)
 }
 
 func podObject(name, uid string, phase corev1.PodPhase, running bool) *corev1.Pod {
@@ -140,9 +141,8 @@ func TestPodsFollowed(t *testing.T) {
 	p.Set(podObject("a", "1", corev1.PodRunning, true))
 	p.follow(t)
 	p.expect(t, "1: list [1], local true", "synced")
-	if facts := p.facts["1"]; !facts.Local || facts.Meta.Labels[1] != "x" || facts.Running != 1 || !facts.Started {
-		t.Errorf("a: %+v", facts)
-	}
+	facts := p.facts["1"]
+	expect.That(t, facts.Local && facts.Meta.Labels[1] == "x" && facts.Running == 1 && facts.Started, "a: %+v", facts)
 	p.Spoil()
 	p.Set(podObject("b", "2", corev1.PodPending, false))
 	p.Set(podObject("b", "2", corev1.PodRunning, true))
@@ -167,9 +167,8 @@ func TestPodsWatchBreaks(t *testing.T) {
 	if err := <-ended; driver.ReasonOf(err) != driver.ReasonUnavailable {
 		t.Errorf("error %v", err)
 	}
-	if err := p.client.Follow(t.Context(), p, func() { p.tell("synced early") }); err == nil {
-		t.Error("a kubelet that is initializing is followed")
-	}
+	expect.That(t, p.client.Follow(t.Context(), p, func() { p.tell("synced early") }) != nil,
+		"a kubelet that is initializing is followed")
 	p.expect(t, "1: list [1], local true", "synced")
 	p.Remove("1")
 	p.Break(false)

@@ -105,9 +105,7 @@ func TestPodWorks(t *testing.T) {
 				test.change(tree, procfs.path)
 			}
 			got, err := NewPodWorks(cgroups, processes, procfs.path).Of([]string{uidA, uidNever})
-			if (err != nil) != test.failing {
-				t.Errorf("the error is %v", err)
-			}
+			expect.That(t, (err != nil) == test.failing, "the error is %v", err)
 			expect.Equal(t, "", test.want, got, cmpopts.EquateNaNs())
 		})
 	}

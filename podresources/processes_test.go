@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -38,12 +39,8 @@ func TestPodOfProcess(t *testing.T) {
 		must.Do(t, os.Mkdir(filepath.Join(procfs, "42"), 0o755))
 		must.Do(t, os.WriteFile(filepath.Join(procfs, "42", "cgroup"), []byte(text), 0o600))
 		p := NewProcesses(procfs)
-		if got := p.PodUID(42); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
-		if got := p.PodUID(43); got != "" {
-			t.Errorf("a process that is not there is of the pod %q", got)
-		}
+		expect.Is(t, p.PodUID(42), want, "%q", text)
+		expect.Is(t, p.PodUID(43), "", "a process that is not there is of the pod")
 	}
 }
 

@@ -15,9 +15,7 @@ import (
 func TestReasonsAreDocumented(t *testing.T) {
 	content := must.Get(os.ReadFile("README.md"))(t)
 	_, table, found := strings.Cut(string(content), "| reason | what is known |\n| --- | --- |\n")
-	if !found {
-		t.Fatal("README.md has no table of reasons")
-	}
+	must.That(t, found, "README.md has no table of reasons")
 	table, _, _ = strings.Cut(table, "\n\n")
 	var documented []podresources.Reason
 	for row := range strings.SplitSeq(table, "\n") {

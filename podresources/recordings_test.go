@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -24,9 +25,7 @@ import (
 func recordings(t *testing.T) []string {
 	t.Helper()
 	folders, err := filepath.Glob("testdata/recordings/*")
-	if err != nil || len(folders) == 0 {
-		t.Fatalf("no recordings: %v", err)
-	}
+	must.That(t, err == nil && len(folders) != 0, "no recordings: %v", err)
 	return folders
 }
 
@@ -48,9 +47,7 @@ func TestRecordedHolds(t *testing.T) {
 		t.Run(filepath.Base(folder), func(t *testing.T) {
 			answer := must.Get(test.ParseList(recordingFile(t, folder, "list.json")))(t)
 			allocations, rejected := Parse(answer)
-			if len(rejected) > 0 {
-				t.Errorf("rejected: %v", rejected)
-			}
+			expect.That(t, len(rejected) == 0, "rejected: %v", rejected)
 			var got []string
 			for _, a := range allocations {
 				if a.ByPlugin() {
@@ -135,9 +132,7 @@ func TestRecordedEvents(t *testing.T) {
 					continue // the kubelet had not seen it yet
 				}
 				name, facts, ok := NewPodFacts(&pod, &Selection{})
-				if !ok || len(facts.Containers) == 0 && len(facts.Claims) > 0 {
-					t.Errorf("%v: facts %+v, %v", name, facts, ok)
-				}
+				expect.That(t, ok && (len(facts.Containers) != 0 || len(facts.Claims) == 0), "%v: facts %+v, %v", name, facts, ok)
 				want[name] = identify(&facts)
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -172,9 +167,7 @@ func recordedEvents(t *testing.T, folder string) map[string]PodFacts {
 			continue
 		}
 		_, facts, ok := NewPodFacts(&event.Pod, &Selection{})
-		if !ok {
-			t.Errorf("no facts of %v", event.Pod.Name)
-		}
+		expect.That(t, ok, "no facts of %v", event.Pod.Name)
 		out[facts.UID] = facts
 	}
 	if lines.Err() != nil || kind != "INITIAL_SYNC_COMPLETE" {

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // The workload of a pod is the highest one that its labels name, else its controller.
@@ -82,12 +84,9 @@ func TestWorkload(t *testing.T) {
 				}
 			}
 			_, facts, ok := NewPodFacts(&pod, &Selection{})
-			if got := facts.Meta.WorkloadKind + "/" + facts.Meta.WorkloadName; !ok || got != test.want {
-				t.Errorf("workload %q, want %q", got, test.want)
-			}
-			if facts.Meta.Queue != test.queued {
-				t.Errorf("queue %q, want %q", facts.Meta.Queue, test.queued)
-			}
+			got := facts.Meta.WorkloadKind + "/" + facts.Meta.WorkloadName
+			expect.That(t, ok && got == test.want, "workload %q, want %q", got, test.want)
+			expect.Is(t, facts.Meta.Queue, test.queued, "queue")
 		})
 	}
 }
@@ -136,9 +135,8 @@ func TestAlone(t *testing.T) {
 				controller := true
 				pod.OwnerReferences = []metav1.OwnerReference{{Kind: test.owner, Name: "x", Controller: &controller}}
 			}
-			if _, facts, ok := NewPodFacts(&pod, &Selection{}); !ok || facts.Meta.Alone != test.want {
-				t.Errorf("alone is %v", facts.Meta.Alone)
-			}
+			_, facts, ok := NewPodFacts(&pod, &Selection{})
+			expect.That(t, ok && facts.Meta.Alone == test.want, "alone is %v", facts.Meta.Alone)
 		})
 	}
 }

@@ -9,25 +9,22 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestShipped compares the generated files with the shipped ones.
 func TestShipped(t *testing.T) {
 	dir := t.TempDir()
-	if status := run([]string{"-out=" + dir}, io.Discard); status != 0 {
-		t.Fatalf("status %d", status)
-	}
+	status := run([]string{"-out=" + dir}, io.Discard)
+	must.That(t, status == 0, "status %d", status)
 	want, got := tree(t, dir), tree(t, "../out")
 	for name, content := range want {
-		if !bytes.Equal(content, got[name]) {
-			t.Errorf("%s differs from the generated file", name)
-		}
+		expect.That(t, bytes.Equal(content, got[name]), "%s differs from the generated file", name)
 	}
 	for name := range got {
-		if _, ok := want[name]; !ok {
-			t.Errorf("%s is shipped but not generated", name)
-		}
+		_, ok := want[name]
+		expect.That(t, ok, "%s is shipped but not generated", name)
 	}
 }
 
@@ -40,9 +37,8 @@ func TestOnly(t *testing.T) {
 	if files := tree(t, dir); len(files) != 1 || len(files["rules.yaml"]) == 0 {
 		t.Errorf("%d files, and %d bytes of rules", len(files), len(files["rules.yaml"]))
 	}
-	if status := run([]string{"-out=" + dir, "-only=none.yaml"}, io.Discard); status != exitFailure {
-		t.Errorf("a file that is not there: status %d", status)
-	}
+	expect.Is(t, run([]string{"-out=" + dir, "-only=none.yaml"}, io.Discard), exitFailure,
+		"a file that is not there: status")
 }
 
 // The rules of deployments/compose are those of -demo, and flags after it override its windows.
@@ -50,21 +46,15 @@ func TestDemo(t *testing.T) {
 	want := must.Get(os.ReadFile("../../deployments/compose/rules.yaml"))(t)
 	rules := func(args ...string) []byte {
 		dir := t.TempDir()
-		if status := run(append([]string{"-out=" + dir, "-only=rules.yaml"}, args...), io.Discard); status != 0 {
-			t.Fatalf("%q: status %d", args, status)
-		}
+		status := run(append([]string{"-out=" + dir, "-only=rules.yaml"}, args...), io.Discard)
+		must.That(t, status == 0, "%q: status %d", args, status)
 		return tree(t, dir)["rules.yaml"]
 	}
-	if !bytes.Equal(rules("-demo"), want) {
-		t.Error("-demo differs from deployments/compose/rules.yaml")
-	}
-	if !bytes.Equal(rules("-demo=false"), rules()) {
-		t.Error("-demo=false is not the default")
-	}
+	expect.That(t, bytes.Equal(rules("-demo"), want), "-demo differs from deployments/compose/rules.yaml")
+	expect.That(t, bytes.Equal(rules("-demo=false"), rules()), "-demo=false is not the default")
 	got := string(rules("-demo", "-idle.for=7s"))
-	if !strings.Contains(got, "for: 7s") || strings.Contains(got, "for: 30s") {
-		t.Error("-idle.for after -demo has no effect")
-	}
+	expect.That(t, strings.Contains(got, "for: 7s") && !strings.Contains(got, "for: 30s"),
+		"-idle.for after -demo has no effect")
 }
 
 func tree(t *testing.T, root string) map[string][]byte {
@@ -81,9 +71,7 @@ func tree(t *testing.T, root string) map[string][]byte {
 		out[name], err = os.ReadFile(path)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return out
 }
 

@@ -1,5 +1,11 @@
 package grafana
 
+import (
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
 // claim is the dashboard of one claim or a few.
 func claim() Board {
 	return Board{
@@ -151,17 +157,18 @@ func claimActivity() []Panel {
 			`rate(dra_claim_allocated_seconds_total{<of claims>}[$__rate_interval]) > 0)),
 		  1)`)
 	energy.max = 1
+	// Of devices that the claim has to itself, the claim has all.
+	const alone = ` and on (<device>) ` +
+		`dra_claim_device_info{<of claims>, attribution="exclusive", admin_access="false"}`
 	engines := line("Engines of the claim", "Share of the time in which each engine was busy, of devices that the "+
 		"claim has to itself.", "percentunit", "no source reports engines, or the devices are shared",
-		"{{engine}} {{device}} {{node}}", `max by (<device>, engine) (dra_claim_engine_utilization_ratio{<of claims>})`)
+		"{{engine}} {{device}} {{node}}", `max by (<device>, engine) (dra_device_engine_utilization_ratio{<of devices>, `+
+			`engine=~"`+strings.Join(driver.Standard().Spec(driver.EngineUtilization).SoleLabels, "|")+`"}`+alone+`)`)
 	engines.max = 1
 	flops := line("FLOP utilization", "Share of the highest rate of each device's tensor cores: the share of the "+
 		"time in which they were busy, times the clock divided by its highest.", "percentunit", "no source reports "+
 		"tensor cores and clocks, or the devices are shared", "{{device}} {{node}}",
-		`max by (<device>) (
-		  device:dra_flop_utilization:ratio{<of devices>}
-		  and on (<device>) dra_claim_engine_utilization_ratio{<of claims>, engine="tensor"}
-		)`)
+		`max by (<device>) (device:dra_flop_utilization:ratio{<of devices>}`+alone+`)`)
 	flops.max = 1
 	return []Panel{
 		energy,
@@ -181,7 +188,8 @@ func claimActivity() []Panel {
 func claimIncidents() []Panel {
 	throttled := line("Throttled", "Share of the time in which each device ran below its clocks while the claim held "+
 		"it.", "percentunit", "none, or not measured", "{{reason}} {{device}} {{node}}",
-		`max by (<device>, reason) (rate(dra_claim_throttled_seconds_total{<of claims>}[$__rate_interval]))`)
+		`max by (<device>, reason) (rate(dra_device_throttled_seconds_total{<of devices>}[$__rate_interval]) `+
+			`and on (<device>) dra_claim_device_info{<of claims>, admin_access="false"})`)
 	throttled.max = 1
 	return append([]Panel{
 		orEmpty("without an incident",

@@ -30,14 +30,10 @@ func TestBoards(t *testing.T) {
 	uids := map[string]bool{}
 	for _, b := range Boards() {
 		expect.OK(t, b.Check(newCatalog(t)))
-		if uids[b.UID] || !strings.HasPrefix(b.Title, "DRA / ") || b.Description == "" {
-			t.Errorf("%s: %q", b.UID, b.Title)
-		}
+		expect.That(t, !uids[b.UID] && strings.HasPrefix(b.Title, "DRA / ") && b.Description != "", "%s: %q", b.UID, b.Title)
 		uids[b.UID] = true
 	}
-	if len(uids) != 7 {
-		t.Errorf("%d dashboards, want 7", len(uids))
-	}
+	expect.Is(t, len(uids), 7, "dashboards")
 }
 
 // TestRemovedMetric removes each metric that a dashboard names from the catalog: the first
@@ -63,9 +59,7 @@ func TestRemovedMetric(t *testing.T) {
 			}
 		}
 	}
-	if len(used) < 60 {
-		t.Errorf("the dashboards use only %d metrics", len(used))
-	}
+	expect.That(t, len(used) >= 60, "the dashboards use only %d metrics", len(used))
 }
 
 func TestMistakes(t *testing.T) {
@@ -133,9 +127,8 @@ func TestMistakes(t *testing.T) {
 			tt.spoil(&p)
 			b := Board{UID: "x", Rows: []Row{{"Row", []Panel{p}}}}
 			err := b.Check(newCatalog(t))
-			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("got %v, want %q", err, tt.want)
-			}
+			expect.That(t, (err == nil) == (tt.want == "") && (err == nil || strings.Contains(err.Error(), tt.want)),
+				"got %v, want %q", err, tt.want)
 		})
 	}
 	twice := line("Power", "Power.", "watt", "none", "{{node}} {{device}}", "max by (<device>) (dra_device_power_watts)")
@@ -214,23 +207,19 @@ func decode(t *testing.T, b *Board) board {
 func TestJSON(t *testing.T) {
 	for _, b := range Boards() {
 		got := decode(t, &b)
-		if got.SchemaVersion != 42 || got.UID != b.UID || len(got.Links) != len(Boards())-1 {
-			t.Errorf("%s: %+v", b.UID, got)
-		}
+		expect.That(t, got.SchemaVersion == 42 && got.UID == b.UID && len(got.Links) == len(Boards())-1,
+			"%s: %+v", b.UID, got)
 		ids, cells := map[int]bool{}, map[[2]int]string{}
 		for _, p := range got.panels() {
-			if p.ID == 0 || ids[p.ID] {
-				t.Errorf("%s: the id of %q is not unique", b.UID, p.Title)
-			}
+			expect.That(t, p.ID != 0 && !ids[p.ID], "%s: the id of %q is not unique", b.UID, p.Title)
 			ids[p.ID] = true
 			inside := slices.ContainsFunc(got.Panels, func(row panelJSON) bool {
 				return slices.ContainsFunc(row.Panels, func(of panelJSON) bool { return of.ID == p.ID })
 			})
 			for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W && !inside; x++ {
 				for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
-					if other := cells[[2]int{x, y}]; other != "" || x >= columns {
-						t.Fatalf("%s: %q overlaps %q", b.UID, p.Title, other)
-					}
+					other := cells[[2]int{x, y}]
+					must.That(t, other == "" && x < columns, "%s: %q overlaps %q", b.UID, p.Title, other)
 					cells[[2]int{x, y}] = p.Title
 				}
 			}
@@ -270,12 +259,8 @@ func TestSelection(t *testing.T) {
 			}
 			got = append(got, v.Name)
 		}
-		if hours != b.recorded {
-			t.Errorf("%s: it chooses among the records of minutes and hours: %v, want %v", b.UID, hours, b.recorded)
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: %s", b.UID, diff)
-		}
+		expect.Is(t, hours, b.recorded, "%s: it chooses among the records of minutes and hours", b.UID)
+		expect.Is(t, cmp.Diff(want, got), "", "%s", b.UID)
 	}
 }
 
@@ -294,9 +279,7 @@ func TestAnnotations(t *testing.T) {
 		case "dra-nodes":
 			want = []string{"Incidents begin", "Incidents open"}
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: %s", b.UID, diff)
-		}
+		expect.Is(t, cmp.Diff(want, got), "", "%s", b.UID)
 	}
 }
 
@@ -306,14 +289,12 @@ func TestFleet(t *testing.T) {
 	b := fleet()
 	got := decode(t, &b)
 	for i, p := range got.Panels[1:9] {
-		if p.Type != string(Stat) || p.GridPos.Y != 1 {
-			t.Errorf("panel %d is %q: a %s at %d", i, p.Title, p.Type, p.GridPos.Y)
-		}
+		expect.That(t, p.Type == string(Stat) && p.GridPos.Y == 1,
+			"panel %d is %q: a %s at %d", i, p.Title, p.Type, p.GridPos.Y)
 	}
 	for _, p := range got.Panels[9:14] {
-		if p.Type == string(Table) || p.GridPos.Y+p.GridPos.H > 22 {
-			t.Errorf("%q is a %s that ends at %d: people look first, on one screen", p.Title, p.Type, p.GridPos.Y+p.GridPos.H)
-		}
+		expect.That(t, p.Type != string(Table) && p.GridPos.Y+p.GridPos.H <= 22,
+			"%q is a %s that ends at %d: people look first, on one screen", p.Title, p.Type, p.GridPos.Y+p.GridPos.H)
 	}
 	first := got.Panels[15]
 	if first.Title != "Firing alerts" || first.ID != firingAlertsID ||
@@ -339,16 +320,12 @@ func TestFleet(t *testing.T) {
 					if p.Title == "Alerts" && !strings.Contains(rest, fmt.Sprintf("&viewPanel=%d]", first.ID)) {
 						t.Errorf("the number of alerts links to %s", rest)
 					}
-					if !uids[uid] {
-						t.Errorf("%s links to %q", p.Title, uid)
-					}
+					expect.That(t, uids[uid], "%s links to %q", p.Title, uid)
 				}
 			}
 		}
 	}
-	if linked != 8 {
-		t.Errorf("%d numbers are linked", linked)
-	}
+	expect.Is(t, linked, 8, "numbers are linked")
 }
 
 // TestSickFirst checks that tables of devices begin with those that are unhealthy: by the values of
@@ -370,9 +347,7 @@ func TestSickFirst(t *testing.T) {
 			}
 		}
 	}
-	if found != 2 {
-		t.Errorf("%d tables of devices", found)
-	}
+	expect.Is(t, found, 2, "tables of devices")
 }
 
 // TestTables checks what all tables share: no text without data in cells, what a row is about
@@ -387,17 +362,15 @@ func TestTables(t *testing.T) {
 				continue
 			}
 			tables++
-			if o := p.FieldConfig.Overrides[0]; o.Matcher.ID != "byRegexp" || o.Properties[0].ID != "noValue" ||
-				o.Properties[0].Value != "" {
-				t.Errorf("%s: cells of %q without a value have a text", b.UID, p.Title)
-			}
+			o := p.FieldConfig.Overrides[0]
+			expect.That(t, o.Matcher.ID == "byRegexp" && o.Properties[0].ID == "noValue" && o.Properties[0].Value == "",
+				"%s: cells of %q without a value have a text", b.UID, p.Title)
 			organize := p.Transformations[slices.IndexFunc(p.Transformations, func(t transformation) bool {
 				return t.ID == "organize"
 			})].Options
 			at := organize.IndexByName
-			if at["node"] > at["cluster"] || at["device"] > at["cluster"] || at["state"] > at["cluster"] {
-				t.Errorf("%s: the columns of %q have the order %v", b.UID, p.Title, at)
-			}
+			expect.That(t, at["node"] <= at["cluster"] && at["device"] <= at["cluster"] && at["state"] <= at["cluster"],
+				"%s: the columns of %q have the order %v", b.UID, p.Title, at)
 			if p.Title == "Device list" && (organize.RenameByName["listed"] != "Listed" ||
 				!strings.Contains(string(content), `"in no slice"`)) {
 				t.Errorf("nothing marks the devices that are in no slice: %v", organize.RenameByName)
@@ -408,9 +381,7 @@ func TestTables(t *testing.T) {
 			}
 		}
 	}
-	if tables < 15 {
-		t.Errorf("%d tables", tables)
-	}
+	expect.That(t, tables >= 15, "%d tables", tables)
 }
 
 type transformation struct {
@@ -443,14 +414,10 @@ func TestFolded(t *testing.T) {
 			if p.Type == "row" && p.Collapsed != (len(p.Panels) > 0) {
 				t.Errorf("%s: row %q: collapsed %t with %d panels", got.UID, p.Title, p.Collapsed, len(p.Panels))
 			}
-			if i > 0 && p.GridPos.Y < got.Panels[i-1].GridPos.Y {
-				t.Errorf("%s: %q is at %d", got.UID, p.Title, p.GridPos.Y)
-			}
+			expect.That(t, i <= 0 || p.GridPos.Y >= got.Panels[i-1].GridPos.Y, "%s: %q is at %d", got.UID, p.Title, p.GridPos.Y)
 			height, titles[p.Title] = max(height, p.GridPos.Y+p.GridPos.H), true
 		}
-		if height > tt.height {
-			t.Errorf("%s has %d rows of the grid, want at most %d", got.UID, height, tt.height)
-		}
+		expect.That(t, height <= tt.height, "%s has %d rows of the grid, want at most %d", got.UID, height, tt.height)
 		for _, row := range tt.board.Rows {
 			for _, p := range row.Panels {
 				if titles[p.Title] && p.MayBeEmpty != "" && !slices.Contains(tt.empty, p.Title) {
@@ -471,9 +438,7 @@ func TestNumbers(t *testing.T) {
 			t.Errorf("%s is in %s, which Grafana scales", of, unit)
 		case "none":
 			counts++
-			if decimals != 0. {
-				t.Errorf("%s is a number with decimals: %v", of, decimals)
-			}
+			expect.Is(t, decimals, 0., "%s is a number with decimals", of)
 		}
 	}
 	for _, b := range Boards() {
@@ -496,9 +461,7 @@ func TestNumbers(t *testing.T) {
 			}
 		}
 	}
-	if counts < 20 {
-		t.Errorf("%d counts", counts)
-	}
+	expect.That(t, counts >= 20, "%d counts", counts)
 }
 
 func TestKubernetesForms(t *testing.T) {

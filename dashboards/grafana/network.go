@@ -57,9 +57,13 @@ func networkDevices() []Panel {
 			`sum by (<device>, direction) (max by (<device>, link, direction) (
 				rate(dra_device_io_bytes_total{<of devices>, link=~"network|rdma"}[$__rate_interval])))`),
 		line("Unattributed traffic", "Bytes per second of network and RDMA devices while no claim holds them.", "binBps",
-			none, "{{device}} {{node}}",
-			`sum by (<device>) (max by (<device>, link, direction) (
-				rate(dra_device_unattributed_io_bytes_total{<of devices>, link=~"network|rdma"}[$__rate_interval])))`),
+			none, "{{device}} {{node}}", unattributed(
+				`sum by (<device>) (max by (<device>, link, direction) (
+				rate(dra_device_io_bytes_total{<of devices>, link=~"network|rdma"}[$__rate_interval])))`,
+				`max by (<claim device>, link, direction) (
+				rate(dra_claim_io_bytes_total{<of devices>, link=~"network|rdma"}[$__rate_interval]))`,
+				`max by (<pod device>, link, direction) (
+				rate(dra_pod_unclaimed_io_bytes_total{<of devices>, link=~"network|rdma"}[$__rate_interval]))`)),
 	}
 	return append(panels, rdmaDevices()...)
 }

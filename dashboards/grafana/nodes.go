@@ -48,6 +48,13 @@ func deviceList() Panel {
 			`max by (<device>) (dra_device_last_error_timestamp_seconds{<of device>}) * 1000`))
 }
 
+// unattributed is what a device does for nobody: the rest after the parts of its claims and of the
+// pods that have it without a claim. At the beginning and the end of a hold, rates may differ.
+func unattributed(device, claims, pods string) string {
+	return `clamp_min(` + device + ` - on (<device>) sum by (<device>) (
+		` + claims + ` or ` + pods + `), 0) or ` + device
+}
+
 func claimsOnDevices() Panel {
 	return tableOf("Holders of the devices", "Claims that hold the selected devices now, and pods that hold them by "+
 		"a device plugin.", "no device is held", 12, 8,
@@ -89,7 +96,10 @@ func nodeUse() []Panel {
 		orEmpty("where all use is attributed",
 			line("Unattributed use", "Utilization of devices that nobody holds, or by processes that belong to no holder.",
 				"percentunit", "not measured", "{{device}} {{node}}",
-				`max by (<device>) (dra_device_unattributed_utilization_ratio{<of device>}) > 0.01`)),
+				`(`+unattributed(`max by (<device>) (dra_device_utilization_ratio{<of device>})`,
+					`max by (<claim device>) (dra_claim_utilization_ratio{<of device>})`,
+					`max by (<pod device>) (dra_pod_utilization_ratio{<of device>} `+
+						`and on (<pod device>) dra_pod_unclaimed_allocated_seconds_total)`)+`) > 0.01`)),
 		claimsOnDevices(),
 		whereFrom(),
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -53,27 +54,22 @@ func TestChoices(t *testing.T) {
 			searches = searches || strings.Contains(v.Query, `_name=~".*$search.*"`) ||
 				strings.Contains(v.Query, v.Name+`=~".*$search.*"`)
 			listed := slices.ContainsFunc(b.lists, func(l list) bool { return l.name == v.Name })
-			if v.SkipURLSync != (v.Name == hoursName || listed) {
-				t.Errorf("%s: %s is part of the address: %v", b.UID, v.Name, !v.SkipURLSync)
-			}
+			expect.That(t, v.SkipURLSync == (v.Name == hoursName || listed),
+				"%s: %s is part of the address: %v", b.UID, v.Name, !v.SkipURLSync)
 			switch {
 			case v.Name == "search":
-				if v.Type != "textbox" || v.Hide != shown || v.Query != "" {
-					t.Errorf("%s: the text box is %+v", b.UID, v)
-				}
+				expect.That(t, v.Type == "textbox" && v.Hide == shown && v.Query == "", "%s: the text box is %+v", b.UID, v)
 			case v.Name == hoursName:
-				if v.Type != "query" || v.Hide != hidden || v.Refresh != whenTheRangeChanges || v.Query != hoursQuery {
-					t.Errorf("%s: the records of hours are chosen by %+v", b.UID, v)
-				}
+				expect.That(t, v.Type == "query" && v.Hide == hidden && v.Refresh == whenTheRangeChanges && v.Query == hoursQuery,
+					"%s: the records of hours are chosen by %+v", b.UID, v)
 			case listed:
 				if v.Type != "query" || v.Hide != hidden || v.Refresh != whenTheRangeChanges || !v.IncludeAll || !v.Multi ||
 					v.AllValue != "" || !strings.HasPrefix(v.Query, "query_result(") || v.Regex == "" {
 					t.Errorf("%s: the list is %+v", b.UID, v)
 				}
 			case !slices.Contains(b.uses, v.Name):
-				if v.Type != "custom" || v.Hide != hidden || v.Query != "" || v.AllValue != ".*" {
-					t.Errorf("%s: %s, which is not shown, is %+v", b.UID, v.Name, v)
-				}
+				expect.That(t, v.Type == "custom" && v.Hide == hidden && v.Query == "" && v.AllValue == ".*",
+					"%s: %s, which is not shown, is %+v", b.UID, v.Name, v)
 			case one == v.IncludeAll || one != (v.Current.Value == nil) || v.Type != "query" || v.Hide != shown:
 				t.Errorf("%s: %s has all: %v, and starts with %v", b.UID, v.Name, v.IncludeAll, v.Current.Value)
 			case slices.Contains(few(), v.Name):
@@ -85,9 +81,7 @@ func TestChoices(t *testing.T) {
 				t.Errorf("%s: %s offers thousands: %+v", b.UID, v.Name, v)
 			}
 		}
-		if !searches {
-			t.Errorf("%s: the text box restricts nothing", b.UID)
-		}
+		expect.That(t, searches, "%s: the text box restricts nothing", b.UID)
 	}
 }
 
@@ -104,13 +98,11 @@ func TestLinks(t *testing.T) {
 		b := decode(t, &boards[slices.IndexFunc(boards, func(b Board) bool { return b.UID == from })])
 		for to, kept := range want {
 			at := slices.IndexFunc(b.Links, func(l link) bool { return strings.HasPrefix(l.URL, "/d/"+to+"?") })
-			if at < 0 || !b.Links[at].KeepTime || b.Links[at].IncludeVars {
-				t.Fatalf("%s has no link to %s that keeps the time range: %+v", from, to, b.Links)
-			}
+			must.That(t, at >= 0 && b.Links[at].KeepTime && !b.Links[at].IncludeVars,
+				"%s has no link to %s that keeps the time range: %+v", from, to, b.Links)
 			for _, name := range kept {
-				if !strings.Contains(b.Links[at].URL, "${"+name+":queryparam}") {
-					t.Errorf("the link from %s to %s does not keep %s: %s", from, to, name, b.Links[at].URL)
-				}
+				expect.That(t, strings.Contains(b.Links[at].URL, "${"+name+":queryparam}"),
+					"the link from %s to %s does not keep %s: %s", from, to, name, b.Links[at].URL)
 			}
 		}
 	}
@@ -152,16 +144,13 @@ func TestBounded(t *testing.T) {
 						continue
 					}
 					checked++
-					if !regexp.MustCompile(`(top|bottom)k\([1-9]`).MatchString(expr) {
-						t.Errorf("%s: %q asks for thousands: %s", b.UID, p.Title, expr)
-					}
+					expect.That(t, regexp.MustCompile(`(top|bottom)k\([1-9]`).MatchString(expr),
+						"%s: %q asks for thousands: %s", b.UID, p.Title, expr)
 				}
 			}
 		}
 	}
-	if checked < 30 {
-		t.Errorf("only %d queries are by node, claim, pod, device or workload", checked)
-	}
+	expect.That(t, checked >= 30, "only %d queries are by node, claim, pod, device or workload", checked)
 }
 
 // TestTimelines checks that time lines show exceptions only: what is normal has no state, since a
@@ -177,16 +166,12 @@ func TestTimelines(t *testing.T) {
 				}
 				count++
 				for _, s := range p.states {
-					if s.value == "0" || s.color == green || s.color == grey {
-						t.Errorf("%s: %q shows %s", b.UID, p.Title, s.text)
-					}
+					expect.That(t, s.value != "0" && s.color != green && s.color != grey, "%s: %q shows %s", b.UID, p.Title, s.text)
 				}
 			}
 		}
 	}
-	if count < 5 {
-		t.Errorf("%d time lines", count)
-	}
+	expect.That(t, count >= 5, "%d time lines", count)
 }
 
 // TestSources checks that the durations of sources are those that are recorded: their buckets are
@@ -197,15 +182,12 @@ func TestSources(t *testing.T) {
 		for _, row := range b.Rows {
 			for _, p := range row.Panels {
 				for _, target := range p.Targets {
-					if strings.Contains(target.Expr, "dra_exporter_source_duration_seconds") {
-						t.Errorf("%s: %q reads the histograms of all nodes", b.UID, p.Title)
-					}
+					expect.That(t, !strings.Contains(target.Expr, "dra_exporter_source_duration_seconds"),
+						"%s: %q reads the histograms of all nodes", b.UID, p.Title)
 					recorded += strings.Count(target.Expr, "node:dra_source_duration_seconds:rate")
 				}
 			}
 		}
 	}
-	if recorded == 0 {
-		t.Error("no panel shows the durations of sources")
-	}
+	expect.That(t, recorded != 0, "no panel shows the durations of sources")
 }

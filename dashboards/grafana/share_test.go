@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -14,14 +15,10 @@ import (
 // other.
 func TestGrafanaCom(t *testing.T) {
 	paths, err := filepath.Glob("../out/grafana/*.json")
-	if err != nil || len(paths) != 7 {
-		t.Fatalf("%d dashboards, %v", len(paths), err)
-	}
+	must.That(t, err == nil && len(paths) == 7, "%d dashboards, %v", len(paths), err)
 	for _, path := range paths {
 		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		shared, err := ForGrafanaCom(content)
 		if err != nil {
 			t.Errorf("%s: %v", path, err)
@@ -45,9 +42,8 @@ func TestGrafanaCom(t *testing.T) {
 				t.Errorf("%s has a fixed data source: %s", path, line)
 			}
 		}
-		if strings.Count(string(shared), "${"+dataSourceInput+"}") != 2 {
-			t.Errorf("%s: the input is not the default of the variable", path)
-		}
+		expect.That(t, strings.Count(string(shared), "${"+dataSourceInput+"}") == 2,
+			"%s: the input is not the default of the variable", path)
 	}
 	if _, err := ForGrafanaCom([]byte(`{"panels": []}`)); err == nil {
 		t.Error("a dashboard without the variable is taken")

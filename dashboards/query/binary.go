@@ -83,12 +83,18 @@ func (k *checker) sum(e *parser.BinaryExpr, left, right Answer) Unit {
 	switch {
 	case left.fixed:
 		return right.Unit
-	case right.fixed || left.Unit.Fits(right.Unit):
+	case right.fixed || left.Unit.Fits(right.Unit) || left.Unit == share() && isRest(e):
 		return left.Unit
 	default:
 		k.fail("%s adds %v and %v", e, left.Unit, right.Unit)
 		return Unit{Unknown: true}
 	}
+}
+
+// isRest reports whether an expression is what a sum of shares leaves of a whole.
+func isRest(e *parser.BinaryExpr) bool {
+	sum, ok := e.RHS.(*parser.AggregateExpr)
+	return ok && sum.Op == parser.SUM && e.Op == parser.SUB
 }
 
 // matched returns the labels of the series that a binary operation gives.

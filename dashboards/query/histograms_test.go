@@ -3,6 +3,8 @@ package query
 import (
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // distributed is the distribution of each claim's power, whoever has it.
@@ -59,8 +61,7 @@ func TestDistribution(t *testing.T) {
 		`1 * ` + distributed, distributed + ` or ` + distributed,
 	} {
 		answer, err := catalog(t).Check(expression)
-		if err != nil || !answer.Native || answer.Unit != share() || !answer.Observed.Fits(watts) {
-			t.Errorf("%s: %+v, error %v", expression, answer, err)
-		}
+		expect.That(t, err == nil && answer.Native && answer.Unit == share() && answer.Observed.Fits(watts),
+			"%s: %+v, error %v", expression, answer, err)
 	}
 }

@@ -24,6 +24,10 @@ func TestUnits(t *testing.T) {
 		{`avg by (driver) (` + once("dra_device_utilization_ratio") + `)`, "percentunit"},
 		{`sum(` + once("dra_device_utilization_ratio") + `)`, "short"},
 		{
+			once("dra_device_utilization_ratio") + ` - on (cluster, node, driver, pool, device) ` +
+				`sum by (cluster, node, driver, pool, device) (` + once("dra_device_occupancy_ratio") + `)`, "percentunit",
+		},
+		{
 			`sum(` + once("dra_device_utilization_ratio") + `) / count(` + once("dra_device_utilization_ratio") + `)`,
 			"percentunit",
 		},
@@ -86,6 +90,7 @@ func TestMistakes(t *testing.T) {
 		{`dra_device_up * on (device) group_left (pod) dra_device_info`, `no label "pod"`},
 		{`dra_device_power_watts > dra_device_memory_used_bytes`, "compares"},
 		{`dra_device_power_watts + dra_device_memory_used_bytes`, "adds"},
+		{`dra_device_utilization_ratio - dra_device_up`, "adds a share and a count"},
 		{`dra_device_power_watts or dra_device_memory_used_bytes`, "the units differ"},
 		{`label_replace(dra_device_up, "x", "$1", "pod", "(.*)")`, `"pod", which does not exist`},
 		{`histogram_quantile(0.9, sum by (source) (rate(dra_exporter_source_duration_seconds_bucket[5m])))`, "no buckets"},

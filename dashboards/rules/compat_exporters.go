@@ -30,12 +30,21 @@ func dcgmExporter() *otherExporter {
 // dcgmMore are the fields that are no quantity of ours. Fields of rates are in bytes per second.
 func dcgmMore(e *otherExporter) []recording {
 	const capacity = "max by (<device>) (dra_device_memory_capacity_bytes)"
+	// The pods of a claim have equal parts of its traffic.
+	const pods = "group by (<claim device>, pod) (dra_pod_claim_info)"
 	rate := func(link, direction string) measure {
 		of := func(by, kind string) string {
 			return "max by (" + by + ") (rate(dra_" + kind + `_io_bytes_total{link="` + link + `", direction="` + direction +
 				`"}[<rate>]))`
 		}
-		return measure{device: of("<device>", "device"), pod: of("<pod device>", "pod"), scale: 1}
+		return measure{device: of("<device>", "device"), scale: 1, pod: `
+			sum by (<pod device>) (
+			  ` + pods + ` * on (<claim device>) group_left () (
+			    ` + of("<claim device>", "claim") + ` / on (<claim device>) count by (<claim device>) (` + pods + `)
+			  )
+			  or
+			  ` + of("<pod device>", "pod_unclaimed") + `
+			)`}
 	}
 	return []recording{
 		e.recording("DCGM_FI_DEV_FB_FREE", measure{scale: 1 << 20, device: `

@@ -65,8 +65,13 @@ func workloadsOfNodes() []recording {
 			count by (cluster, node) (group by (<pod>) (dra_pod_topology_info{farthest="across"}))`},
 		{name: "pod:dra_cross_numa_io_bytes:rate", expr: `
 			sum by (<pod>, link, direction) (
-			  max by (<pod device>, link, direction) (
-			    rate(dra_pod_io_bytes_total[<rate>]) and on (<pod>) dra_pod_topology_info{farthest="across"}
+			  max by (<claim device>, pod, link, direction) (
+			    rate(dra_claim_io_bytes_total[<rate>])
+			      * on (<claim device>) group_left (pod) group by (<claim device>, pod) (
+			        dra_pod_claim_info{attribution="exclusive"} and on (<pod>) dra_pod_topology_info{farthest="across"}
+			      )
+			    or
+			    rate(dra_pod_unclaimed_io_bytes_total[<rate>]) and on (<pod>) dra_pod_topology_info{farthest="across"}
 			  )
 			)`},
 		{name: "node_workload:dra_devices:count", expr: `

@@ -156,7 +156,7 @@ func TestReadme(t *testing.T) {
 	if err := yaml.Unmarshal(data, &v); err != nil {
 		t.Fatal(err)
 	}
-	described := regexp.MustCompile("(?m)^\\| (\\S+) \\| `.*` \\| (.*) \\|$").FindAllSubmatch(readme, -1)
+	described := regexp.MustCompile("(?m)^\\| (\\S+): `.*` \\| (.*) \\|$").FindAllSubmatch(readme, -1)
 	listed := map[string]bool{}
 	for _, row := range described {
 		key, description := string(row[1]), string(row[2])
@@ -178,7 +178,7 @@ func TestReadme(t *testing.T) {
 			if !listed[prefix+name] {
 				t.Errorf("%s is not in the README", prefix+name)
 			}
-			if below, ok := value.(values); ok && !bytes.Contains(readme, []byte("| "+prefix+name+" |")) {
+			if below, ok := value.(values); ok && !bytes.Contains(readme, []byte("\n| "+prefix+name+": `")) {
 				check(prefix+name+".", below)
 			}
 		}

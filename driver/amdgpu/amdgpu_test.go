@@ -351,9 +351,7 @@ func TestRemovedFiles(t *testing.T) {
 		remove()
 		m.later(slowEvery)
 		got, err := m.try()
-		if err != nil {
-			t.Errorf("%s is removed: %v", path, err)
-		}
+		expect.That(t, err == nil, "%s is removed: %v", path, err)
 		for key := range before {
 			want := seriesOf(before[key])
 			if strings.HasPrefix(key, samplesOf(path)) {

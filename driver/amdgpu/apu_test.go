@@ -66,9 +66,8 @@ func TestThermalThrottling(t *testing.T) {
 				}
 			}
 			got := cardWith(t, files, 1, 3, map[string][]uint64{"indep_throttle_status": {tc.status | power}})
-			if got["throttle_active thermal"] != tc.want || got["throttle_active power"] != 1 {
-				t.Errorf("readings %v, want %v for thermal, and 1 for power", got, tc.want)
-			}
+			expect.That(t, got["throttle_active thermal"] == tc.want && got["throttle_active power"] == 1,
+				"readings %v, want %v for thermal, and 1 for power", got, tc.want)
 		})
 	}
 }
@@ -115,16 +114,14 @@ func TestAPU(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := cardWith(t, tc.files, tc.format, tc.content, tc.table)
-			if watts, ok := got["power"]; watts != tc.power || ok != (tc.power > 0) {
-				t.Errorf("power %v, %v; want %v", watts, ok, tc.power)
-			}
+			watts, ok := got["power"]
+			expect.That(t, watts == tc.power && ok == (tc.power > 0), "power %v, %v; want %v", watts, ok, tc.power)
 			used := 514580480.
 			if tc.capacity == 16441004032 {
 				used += 3946811392
 			}
-			if got["memory_capacity"] != tc.capacity || got["memory_used"] != used {
-				t.Errorf("memory %v of %v, want %v of %v", got["memory_used"], got["memory_capacity"], used, tc.capacity)
-			}
+			expect.That(t, got["memory_capacity"] == tc.capacity && got["memory_used"] == used,
+				"memory %v of %v, want %v of %v", got["memory_used"], got["memory_capacity"], used, tc.capacity)
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -52,9 +53,7 @@ func TestEnergy(t *testing.T) {
 					}
 					read(s)
 				}
-				if e.unit != s.believed {
-					t.Errorf("after %d s the unit is %v, want %v", s.seconds, e.unit, s.believed)
-				}
+				expect.Is(t, e.unit, s.believed, "after %d s the unit", s.seconds)
 			}
 		})
 	}
@@ -68,9 +67,7 @@ func TestEnergyGap(t *testing.T) {
 		e.observe(i*440_000, 40, clock) // 40 W in mJ, if all of it is known
 		clock = clock.Add(energyGap + time.Second)
 	}
-	if e.unit != 0 {
-		t.Errorf("believed with unit %v", e.unit)
-	}
+	expect.That(t, e.unit == 0, "believed with unit %v", e.unit)
 }
 
 // Residencies become seconds by the cycles that passed; counters that began again do not count
@@ -87,9 +84,8 @@ func TestThrottle(t *testing.T) {
 		meter.observe(&m, clock)
 		clock = clock.Add(4 * time.Second)
 		got := meter.readings()
-		if len(got) != 2 || got[0].Labels[0] != "power" || got[1].Labels[0] != "thermal_regulator" {
-			t.Fatalf("readings %v", got)
-		}
+		must.That(t, len(got) == 2 && got[0].Labels[0] == "power" && got[1].Labels[0] == "thermal_regulator",
+			"readings %v", got)
 		return got[0].Value
 	}
 	for i, step := range []struct {

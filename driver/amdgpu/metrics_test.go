@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // table returns a table of a version with values of fields; all else is unset.
@@ -28,9 +31,7 @@ func table(tb testing.TB, format, content uint8, values map[string][]uint64) []b
 	data[2], data[3] = format, content
 	for name, numbers := range values {
 		s, ok := spans[name]
-		if !ok || len(numbers) > s.count {
-			tb.Fatalf("version %d.%d has no %d × %s", format, content, len(numbers), name)
-		}
+		must.That(tb, ok && len(numbers) <= s.count, "version %d.%d has no %d × %s", format, content, len(numbers), name)
 		for i, n := range numbers {
 			put(data[s.offset+i*s.width:], s.width, n)
 		}
@@ -66,9 +67,7 @@ func attributes(tb testing.TB, content uint8, values map[string][]uint64) []byte
 		count++
 	}
 	binary.LittleEndian.PutUint32(data[4:], count)
-	if int(count) != len(values) {
-		tb.Fatalf("%d of %d values are attributes", count, len(values))
-	}
+	must.That(tb, int(count) == len(values), "%d of %d values are attributes", count, len(values))
 	return data
 }
 
@@ -142,9 +141,7 @@ func TestParse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, err := p.parse(tc.data)
-			if !errors.Is(err, tc.err) {
-				t.Errorf("error %v, want %v", err, tc.err)
-			}
+			expect.That(t, errors.Is(err, tc.err), "error %v, want %v", err, tc.err)
 			got, ok := m.at(tc.field, tc.i)
 			if want := tc.want != absent; ok != want || ok && got != tc.want {
 				t.Errorf("%s[%d] = %d, %v; want %d, %v", tc.field, tc.i, got, ok, tc.want, want)
@@ -166,9 +163,8 @@ func FuzzParse(f *testing.F) {
 		for field, s := range m.spans {
 			for i := range s.count {
 				_, ok := m.at(field, i)
-				if inside := s.offset+(i+1)*s.width <= len(data); ok && !inside || !fixed && !inside {
-					t.Errorf("%s[%d] lies outside", field, i)
-				}
+				inside := s.offset+(i+1)*s.width <= len(data)
+				expect.That(t, (!ok || inside) && (fixed || inside), "%s[%d] lies outside", field, i)
 			}
 			if n, ok := m.mean(field, 0, s.count); ok && !(n >= 0 && n <= 100) {
 				t.Errorf("%s has a mean of %v", field, n)
@@ -181,9 +177,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func FuzzText(f *testing.F) {
-	for _, seed := range []string{
-		"0: 96Mhz *\n", "1: 1138Mhz *", "S: 19Mhz *", "ue: 1\nce: 2\n", "16.0 GT/s PCIe",
-	} {
+	for _, seed := range []string{"0: 96Mhz *\n", "1: 1138Mhz *", "S: 19Mhz *", "ue: 1\nce: 2\n", "16.0 GT/s PCIe"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
@@ -194,8 +188,7 @@ func FuzzText(f *testing.F) {
 			t.Errorf("%q is generation %v", content, n)
 		}
 		numbers := parseErrors(content)
-		if lines := strings.Count(string(content), "\n") + 1; len(numbers) > lines {
-			t.Errorf("%q has %d numbers in %d lines", content, len(numbers), lines)
-		}
+		lines := strings.Count(string(content), "\n") + 1
+		expect.That(t, len(numbers) <= lines, "%q has %d numbers in %d lines", content, len(numbers), lines)
 	})
 }

@@ -68,12 +68,10 @@ func TestBlockedGPU(t *testing.T) {
 		}
 		for range 3 {
 			got, err := m.try()
-			if driver.ReasonOf(err) != driver.ReasonHung || !strings.Contains(err.Error(), "0000:0c:00.0") {
-				t.Errorf("error %v", err)
-			}
-			if s := got["0000:0c:00.0"]; !s.Unreadable || len(s.Readings) > 0 {
-				t.Errorf("the GPU that blocks: %+v", s)
-			}
+			expect.That(t, driver.ReasonOf(err) == driver.ReasonHung && strings.Contains(err.Error(), "0000:0c:00.0"),
+				"error %v", err)
+			s := got["0000:0c:00.0"]
+			expect.That(t, s.Unreadable && len(s.Readings) == 0, "the GPU that blocks: %+v", s)
 			if len(got) != 5 || len(got["0000:41:00.0"].Readings) == 0 {
 				t.Errorf("the others: %v", slices.Sorted(maps.Keys(got)))
 			}
@@ -81,9 +79,7 @@ func TestBlockedGPU(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if got := m.sample()["0000:0c:00.0"]; len(got.Readings) == 0 {
-			t.Error("no readings once it answered")
-		}
+		expect.That(t, len(m.sample()["0000:0c:00.0"].Readings) != 0, "no readings once it answered")
 	})
 }
 
@@ -101,9 +97,8 @@ func TestFailingGPU(t *testing.T) {
 			return sysfs.OpenDir(sysfs.WorkingDir, folder)
 		}
 		got, err := m.try()
-		if err == nil || !got["0000:0c:00.0"].Unreadable || len(got["0000:41:00.0"].Readings) == 0 {
-			t.Errorf("%s: %v, %+v", name, err, got)
-		}
+		expect.That(t, err != nil && got["0000:0c:00.0"].Unreadable && len(got["0000:41:00.0"].Readings) != 0,
+			"%s: %v, %+v", name, err, got)
 	}
 }
 
@@ -183,12 +178,9 @@ func TestTopologyDenied(t *testing.T) {
 		must.Do(t, os.Chmod(m.Root+"/class/kfd/kfd/topology/nodes/"+node+"/gpu_id", 0))
 	}
 	got, err := m.try()
-	if driver.ReasonOf(err) != driver.ReasonForbidden || !strings.Contains(err.Error(), "0000:22:00.0") {
-		t.Errorf("error %v", err)
-	}
-	if len(got) != 3 || values(got["0000:0c:00.0"])["utilization"] != 0.75 {
-		t.Errorf("samples %v", got)
-	}
+	expect.That(t, driver.ReasonOf(err) == driver.ReasonForbidden && strings.Contains(err.Error(), "0000:22:00.0"),
+		"error %v", err)
+	expect.That(t, len(got) == 3 && values(got["0000:0c:00.0"])["utilization"] == 0.75, "samples %v", got)
 	if got := got["0000:22:00.0"]; len(got.Hardware.DeviceNodes) > 0 || values(got)["power"] != 300 {
 		t.Errorf("the GPU with partitions: %+v", got)
 	}
@@ -225,9 +217,8 @@ func TestNoPower(t *testing.T) {
 	m.Write(whole + "hwmon/hwmon3/power1_input: 0\n" + whole + "hwmon/hwmon3/power1_cap: 0\n")
 	got := values(after(m)["0000:0c:00.0"])
 	for _, quantity := range []string{"power", "energy", "power_limit enforced"} {
-		if n, ok := got[quantity]; ok {
-			t.Errorf("%s is %v", quantity, n)
-		}
+		n, ok := got[quantity]
+		expect.That(t, !ok, "%s is %v", quantity, n)
 	}
 }
 
@@ -236,9 +227,7 @@ func TestSensorNames(t *testing.T) {
 	m := server(t)
 	m.Write(whole + "hwmon/hwmon3/temp4_input: 12000\n" + whole + "hwmon/hwmon3/in2_input: 12000\n")
 	got := values(m.sample()["0000:0c:00.0"])
-	if got["temperature temp4"] != 12 || got["voltage in2"] != 12 {
-		t.Errorf("readings %v", got)
-	}
+	expect.That(t, got["temperature temp4"] == 12 && got["voltage in2"] == 12, "readings %v", got)
 }
 
 // The utilization of processes follows their recent compute units. Processes that end are dropped,
@@ -249,18 +238,15 @@ func TestProcesses(t *testing.T) {
 	m.Write("class/kfd/kfd/proc/4001/stats_1001/cu_occupancy: 0\nclass/kfd/kfd/proc/4002/stats_1001/cu_occupancy: 0\n")
 	m.later(time.Second)
 	got := values(m.sample()["0000:0c:00.0"])
-	if got["1: utilization"] != 0.75*0.75 || got["2: utilization"] != 0.75*0.25 {
-		t.Errorf("between two kernels of theirs: %v", got)
-	}
+	expect.That(t, got["1: utilization"] == 0.75*0.75 && got["2: utilization"] == 0.75*0.25,
+		"between two kernels of theirs: %v", got)
 	m.Write("class/kfd/kfd/proc/4002/vram_1001: 0\nclass/kfd/kfd/proc/4009/vram_1001: 7\n")
 	m.later(time.Second)
 	got = values(m.sample()["0000:0c:00.0"])
-	if got["1: utilization"] != 0.75 || got["9: memory_used"] != 7 {
-		t.Errorf("one without memory, and one without occupancy: %v", got)
-	}
-	if _, ok := got["2: memory_used"]; ok {
-		t.Errorf("a process without memory: %v", got)
-	}
+	expect.That(t, got["1: utilization"] == 0.75 && got["9: memory_used"] == 7,
+		"one without memory, and one without occupancy: %v", got)
+	_, ok := got["2: memory_used"]
+	expect.That(t, !ok, "a process without memory: %v", got)
 }
 
 // The utilization of copy engines is the sum over the processes for which it is known, however
@@ -313,14 +299,10 @@ func TestCopiesInTurns(t *testing.T) {
 				asked++
 			}
 		}
-		if asked != sdmaAtOnce {
-			t.Errorf("turn %d: %d processes are asked, want %d", turn, asked, sdmaAtOnce)
-		}
+		expect.That(t, asked == sdmaAtOnce, "turn %d: %d processes are asked, want %d", turn, asked, sdmaAtOnce)
 	}
 	for id, one := range c.known {
-		if one.asked.IsZero() {
-			t.Errorf("process %d was never asked", id.pid)
-		}
+		expect.That(t, !one.asked.IsZero(), "process %d was never asked", id.pid)
 	}
 }
 
@@ -337,9 +319,8 @@ func TestProcessesInTurns(t *testing.T) {
 		return n
 	}
 	for tick := range 4 {
-		if got, want := found(), min(pids, (tick+1)*newAtOnce); got != want {
-			t.Errorf("sample %d has %d processes, want %d", tick, got, want)
-		}
+		got, want := found(), min(pids, (tick+1)*newAtOnce)
+		expect.That(t, got == want, "sample %d has %d processes, want %d", tick, got, want)
 		m.later(time.Second)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/bus"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -61,9 +62,7 @@ bus/pci/devices/0000:06:00.0/class: 0x030000
 func TestReadAll(t *testing.T) {
 	f := &fake{}
 	bus.New(f, bus.Hardware{}, driver.Host{Sysfs: t.TempDir()}, time.Now).ReadAll()
-	if f.asks != 1 {
-		t.Errorf("%d requests reach the source", f.asks)
-	}
+	expect.That(t, f.asks == 1, "%d requests reach the source", f.asks)
 }
 
 // Hardware on the bus or in the inventory that is not read is an error with the cause. Without such
@@ -93,9 +92,8 @@ func TestNeverSilent(t *testing.T) {
 		s := bus.New(tc.source, bus.Hardware{Vendor: "nvidia", ID: "10de", Classes: []string{"03"}},
 			driver.Host{Sysfs: tc.root, CountListed: listed}, time.Now)
 		samples, err := s.Sample(t.Context())
-		if (err != nil) != (tc.want != nil) || len(samples) != len(tc.source.pci) {
-			t.Errorf("%s: error %v, %d samples", name, err, len(samples))
-		}
+		expect.That(t, (err != nil) == (tc.want != nil) && len(samples) == len(tc.source.pci),
+			"%s: error %v, %d samples", name, err, len(samples))
 		for _, text := range tc.want {
 			if err != nil && !strings.Contains(err.Error(), text) {
 				t.Errorf("%s: error %q does not say %s", name, err, text)
@@ -118,9 +116,8 @@ func TestHotplug(t *testing.T) {
 	must.Get(s.Sample(t.Context()))(t)
 	drivertest.WriteTree(t, root, machine)
 	now = now.Add(10 * time.Second)
-	if _, err := s.Sample(t.Context()); err == nil {
-		t.Error("the new devices are not missed")
-	}
+	_, err := s.Sample(t.Context())
+	expect.That(t, err != nil, "the new devices are not missed")
 }
 
 // A source that this build lacks fails with a clear error if its hardware is on the bus or in the
@@ -143,13 +140,10 @@ func TestNotBuilt(t *testing.T) {
 		},
 	} {
 		s, err := open(tc.host)
-		if s == nil || s.Name() != "far" || !errors.Is(err, driver.ErrNotBuilt) {
-			t.Fatalf("%s: %v, %v", name, s, err)
-		}
+		must.That(t, s != nil && s.Name() == "far" && errors.Is(err, driver.ErrNotBuilt), "%s: %v, %v", name, s, err)
 		samples, err := s.Sample(t.Context())
-		if len(samples) > 0 || (err == nil) != (tc.want == "") || !strings.Contains(fmt.Sprint(err), tc.want) {
-			t.Errorf("%s: %d samples, error %v, want %q", name, len(samples), err, tc.want)
-		}
+		expect.That(t, len(samples) == 0 && (err == nil) == (tc.want == "") && strings.Contains(fmt.Sprint(err), tc.want),
+			"%s: %d samples, error %v, want %q", name, len(samples), err, tc.want)
 		if err != nil && driver.ReasonOf(err) != driver.ReasonUnread {
 			t.Errorf("%s: reason %s", name, driver.ReasonOf(err))
 		}

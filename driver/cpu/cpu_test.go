@@ -95,9 +95,7 @@ func (m *machine) want(what string, cpu int, active, utilization float64, at tim
 	u, ok := got[driver.Utilization]
 	switch {
 	case utilization < 0:
-		if ok {
-			m.tb.Errorf("%s: utilization %v, want none", what, u.Value)
-		}
+		expect.That(m.tb, !ok, "%s: utilization %v, want none", what, u.Value)
 	case !ok || u.Value != utilization || !u.At.Equal(at):
 		m.tb.Errorf("%s: utilization %v (there: %v) at %v, want %v at %v", what, u.Value, ok, u.At, utilization, at)
 	}
@@ -161,9 +159,8 @@ func TestHotplug(t *testing.T) {
 	online := m.times
 	m.times = online[:1]
 	m.run(50, 50)
-	if got := m.sample(); len(got) != 1 {
-		t.Errorf("%d CPUs while one of two is offline", len(got))
-	}
+	got := m.sample()
+	expect.That(t, len(got) == 1, "%d CPUs while one of two is offline", len(got))
 	m.times = online
 	m.times[1].busy += 30
 	m.run(0, 100)
@@ -245,9 +242,8 @@ func TestProperties(t *testing.T) {
 			after := s.samples([]ticks{now}, clock)
 			must.Do(r, errors.Join(drivertest.Validate(after, clock), drivertest.Follows(before, after)))
 			rise := after[0].Readings[0].Value - before[0].Readings[0].Value
-			if most := float64(now.busy) - float64(was.busy); rise > max(most, 0)/userHZ+1e-9 {
-				r.Fatalf("active for %v s, the kernel says %v ticks", rise, most)
-			}
+			most := float64(now.busy) - float64(was.busy)
+			must.That(r, rise <= max(most, 0)/userHZ+1e-9, "active for %v s, the kernel says %v ticks", rise, most)
 			if r := after[0].Readings; len(r) > 1 && r[1].Value > 1 {
 				t.Fatalf("utilization %v", r[1].Value)
 			}

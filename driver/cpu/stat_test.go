@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -80,9 +81,8 @@ func TestParseStat(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := parseStat(strings.NewReader(tc.stat))
-			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(ticks{})); diff != "" || !errors.Is(err, tc.err) {
-				t.Errorf("error %v, want %v; CPUs (-want +got):\n%s", err, tc.err, diff)
-			}
+			diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(ticks{}))
+			expect.That(t, diff == "" && errors.Is(err, tc.err), "error %v, want %v; CPUs (-want +got):\n%s", err, tc.err, diff)
 		})
 	}
 }
@@ -91,9 +91,8 @@ func TestParseStatOfReaderThatFails(t *testing.T) {
 	errRead := errors.New("input/output error")
 	for _, head := range []string{"", "cpu0 1 2 3 4 5 6 7 8\n", "cpu0 1 2"} {
 		r := io.MultiReader(strings.NewReader(head), iotest.ErrReader(errRead))
-		if got, err := parseStat(r); !errors.Is(err, errRead) || got != nil {
-			t.Errorf("after %.30q: %v, %v", head, got, err)
-		}
+		got, err := parseStat(r)
+		expect.That(t, errors.Is(err, errRead) && got == nil, "after %.30q: %v, %v", head, got, err)
 	}
 }
 
@@ -109,9 +108,8 @@ func FuzzParseStat(f *testing.F) {
 		}
 		seen := map[int]bool{}
 		for _, c := range all {
-			if c.cpu < 0 || c.cpu >= maxCPUs || seen[c.cpu] || c.busy > 6*maxTicks || c.idle > 2*maxTicks {
-				t.Errorf("CPU %+v, seen before: %v", c, seen[c.cpu])
-			}
+			expect.That(t, c.cpu >= 0 && c.cpu < maxCPUs && !seen[c.cpu] && c.busy <= 6*maxTicks && c.idle <= 2*maxTicks,
+				"CPU %+v, seen before: %v", c, seen[c.cpu])
 			seen[c.cpu] = true
 		}
 		again, _ := parseStat(iotest.OneByteReader(bytes.NewReader(stat)))

@@ -4,9 +4,6 @@ package dcgm
 
 import (
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -16,42 +13,27 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
-// Each condition that needs an action appears alone, with its action. An earlier engine does not
-// know all of them, and reads the others.
-func TestNeedsAttention(t *testing.T) {
-	for _, tc := range []struct {
-		want   string
-		change func(*dcgmtest.Condition)
-		early  bool // an earlier engine knows it
-	}{
-		{"none ok", func(*dcgmtest.Condition) {}, true},
-		{"reset row_remap_pending", func(c *dcgmtest.Condition) { c.RemapPending = 1 }, true},
-		{"rma row_remap_failed", func(c *dcgmtest.Condition) { c.RemapFailed = 1 }, true},
-		{"reset page_retirement_pending", func(c *dcgmtest.Condition) { c.RetirementPending = 1 }, true},
-		{"rma sram_ecc_threshold", func(c *dcgmtest.Condition) { c.SRAMThreshold = 1 }, true},
-		{"rma unrepairable_memory", func(c *dcgmtest.Condition) { c.Unrepairable = 1 }, false},
-		{"reset recovery_action", func(c *dcgmtest.Condition) { c.RecoveryAction = 4 }, false},
-		{"reboot recovery_action", func(c *dcgmtest.Condition) { c.RecoveryAction = 2 }, false},
-	} {
-		for _, vocabulary := range []int64{dcgmtest.Vocabulary46, dcgmtest.Vocabulary45, dcgmtest.VocabularyEarly} {
-			t.Run(fmt.Sprintf("%s, vocabulary %d", tc.want, vocabulary), func(t *testing.T) {
-				want := tc.want
-				if vocabulary == dcgmtest.VocabularyEarly && !tc.early {
-					want = "none ok"
-				}
-				c := newClock(1)
-				machine.Vocabulary = vocabulary
-				s := newSource(t, c, nil)
-				nvidiatest.Sample(t, s)
-				tc.change(&machine.GPUs[0].Condition)
-				c.Advance(newer.interval().Seconds())
-				if got := nvidiatest.Attention(nvidiatest.Sample(t, s)[0]); !slices.Equal(got, []string{want}) {
-					t.Errorf("%q, want %q", got, want)
-				}
-			})
-		}
+// library is the source on a machine of one GPU. An earlier engine does not know all conditions.
+func library() nvidiatest.Library {
+	vocabularies := map[string]int64{
+		"4.6": dcgmtest.Vocabulary46, "4.5": dcgmtest.Vocabulary45, "early": dcgmtest.VocabularyEarly,
+	}
+	return nvidiatest.Library{
+		Versions: map[string][]string{"4.6": nil, "4.5": nil, "early": {"unrepairable_memory", "recovery_action"}},
+		Start: func(t *testing.T, version string) (*nvidiatest.Clock, driver.Source) {
+			c := newClock(1)
+			machine.Vocabulary = vocabularies[version]
+			return c, newSource(t, c, nil)
+		},
+		GPU: &machine.GPUs[0], Wait: max(newer.interval(), slow.interval()),
 	}
 }
+
+func TestNeedsAttention(t *testing.T) { library().NeedsAttention(t) }
+
+func TestThrottleActive(t *testing.T) { library().ThrottleActive(t) }
+
+func TestNVLink5(t *testing.T) { library().NVLink5(t, "4.6") }
 
 // readingsOf returns the readings of a quantity by their labels, after a time in which the engine
 // reads everything.
@@ -81,22 +63,6 @@ func TestFabricState(t *testing.T) {
 			expect.Equal(t, "", states, got)
 		})
 	}
-}
-
-func TestThrottleActive(t *testing.T) {
-	got := readingsOf(t, func(c *dcgmtest.Condition) { c.Throttling = 0x40 },
-		driver.ThrottleActive)
-	want := map[string]float64{"power": 0, "thermal": 0, "hw_thermal": 1, "hw_power_brake": 0, "other": 0}
-	expect.Equal(t, "", want, got)
-}
-
-// NVLink 5 counts recoveries in a field of its own, and none of the older errors.
-func TestNVLink5(t *testing.T) {
-	got := readingsOf(t, func(c *dcgmtest.Condition) {
-		c.NVLinkCRC, c.NVLinkReplay, c.NVLinkRecovery, c.NVLink5Recovery = nan(), nan(), nan(), 7
-	}, driver.Errors)
-	maps.DeleteFunc(got, func(labels string, _ float64) bool { return !strings.HasPrefix(labels, "nvlink") })
-	expect.Equal(t, "", map[string]float64{"nvlink recovery": 7}, got)
 }
 
 // The speed of the fan is a ratio or a percentage, depending on the engine.

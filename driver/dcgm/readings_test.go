@@ -4,6 +4,7 @@ package dcgm
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"strings"
 	"testing"
@@ -29,49 +30,22 @@ func TestQuantities(t *testing.T) {
 		nvidiatest.Sample(t, s)
 	}
 	got := nvidiatest.Sample(t, s)[0]
-	want := map[string]float64{
+	want := nvidiatest.Quantities(g)
+	maps.Copy(want, map[string]float64{
 		"utilization": g.Work.Graphics, "engine_utilization sm": g.Work.SM, "engine_utilization tensor": g.Work.Tensor,
-		"engine_utilization dram": g.Work.DRAM, "occupancy": g.Work.Occupancy,
-		"engine_utilization encoder": g.Encoder, "engine_utilization decoder": g.Decoder,
-		"engine_utilization jpeg": g.Work.JPEG, "engine_utilization ofa": g.Work.OFA,
-		"memory_used": g.Work.Memory, "memory_capacity": g.Work.MemoryTotal, "power": g.Power, "energy": g.Energy,
-		"temperature gpu": g.Temperature, "temperature memory": g.MemoryTemperature,
-		"clock sm": g.ClockSM, "clock memory": g.ClockMemory, "clock video": g.ClockVideo,
-		"io_bytes pcie transmit": 10 * g.PCIeTransmitRate, "io_bytes pcie receive": 10 * g.PCIeReceiveRate,
-		"io_bytes nvlink transmit": 10 * g.NVLinkTransmitRate, "io_bytes nvlink receive": 10 * g.NVLinkReceiveRate,
+		"engine_utilization dram": g.Work.DRAM, "occupancy": g.Work.Occupancy, "engine_utilization int": g.Work.Integer,
+		"engine_utilization fp64": g.Work.FP64, "engine_utilization fp32": g.Work.FP32,
+		"engine_utilization fp16": g.Work.FP16, "io_bytes pcie transmit": 10 * g.PCIeTransmitRate,
+		"io_bytes pcie receive": 10 * g.PCIeReceiveRate, "io_bytes nvlink transmit": 10 * g.NVLinkTransmitRate,
+		"io_bytes nvlink receive": 10 * g.NVLinkReceiveRate,
 		"throttled_seconds power": g.ThrottledPower, "throttled_seconds thermal": g.ThrottledThermal,
 		"throttled_seconds sync_boost": g.ThrottledSyncBoost, "throttled_seconds board_limit": g.ThrottledBoardLimit,
-		"throttled_seconds reliability": g.ThrottledReliability,
-		"errors ecc_corrected":          g.Corrected, "errors ecc_uncorrected": g.Uncorrected,
-		"errors pcie_replay":           g.PCIeReplays,
-		"errors row_remap correctable": g.RemappedCorrected, "errors row_remap uncorrectable": g.RemappedUncorrected,
-		"errors page_retirement sbe": g.RetiredSBE, "errors page_retirement dbe": g.RetiredDBE,
-		"engine_utilization int": g.Work.Integer, "engine_utilization fp64": g.Work.FP64,
-		"engine_utilization fp32": g.Work.FP32, "engine_utilization fp16": g.Work.FP16,
-		"power_limit enforced": g.Condition.LimitEnforced, "power_limit default": g.Condition.LimitDefault,
-		"power_limit min": g.Condition.LimitMin, "power_limit max": g.Condition.LimitMax,
-		"performance_state":     g.Condition.PerformanceState,
-		"throttle_active power": 1, "throttle_active thermal": 0, "throttle_active hw_thermal": 0,
-		"throttle_active hw_power_brake": 0, "throttle_active other": 0,
-		"clock_max sm": g.Condition.ClockSMMax, "clock_max memory": g.Condition.ClockMemoryMax,
-		"link_width pcie": g.Condition.LinkWidth, "link_width_max pcie": g.Condition.LinkWidthMax,
-		"link_generation pcie": g.Condition.LinkGeneration, "link_generation_max pcie": g.Condition.LinkGenerationMax,
-		"errors nvlink crc": g.Condition.NVLinkCRC, "errors nvlink replay": g.Condition.NVLinkReplay,
-		"errors nvlink recovery": g.Condition.NVLinkRecovery, "fabric_state healthy": 1,
-		"memory_reserved": g.Work.MemoryReserved, "temperature_margin": g.Condition.Margin, "fan_speed": g.Condition.Fan,
-		"health healthy": 1, "needs_attention none ok": 1,
-		"lifetime_errors ecc_corrected":           g.Condition.LifetimeCorrected,
-		"lifetime_errors ecc_uncorrected":         g.Condition.LifetimeUncorrected,
-		"lifetime_errors row_remap correctable":   g.RemappedCorrected,
-		"lifetime_errors row_remap uncorrectable": g.RemappedUncorrected,
-		"lifetime_errors page_retirement sbe":     g.RetiredSBE,
-		"lifetime_errors page_retirement dbe":     g.RetiredDBE,
-	}
+		"throttled_seconds reliability": g.ThrottledReliability, "health healthy": 1,
+	})
 	expect.Equal(t, "readings", want, nvidiatest.Values(got), nvidiatest.Approximately())
 	for _, r := range got.Readings {
-		if age := c.Sub(r.At); age < 0 || age > 10*time.Second {
-			t.Errorf("%v%q is of %v ago", r.Quantity, r.Labels, age)
-		}
+		age := c.Sub(r.At)
+		expect.That(t, age >= 0 && age <= 10*time.Second, "%v%q is of %v ago", r.Quantity, r.Labels, age)
 	}
 	wantHardware := driver.Hardware{
 		UUID: g.UUID(), PCI: "0000:1b:00.0", Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", Serial: "1650823456700",
@@ -96,9 +70,7 @@ func TestVocabularies(t *testing.T) {
 				"energy": g.Energy, "clock sm": g.ClockSM, "clock memory": g.ClockMemory, "clock video": g.ClockVideo,
 				"power": g.Power, "fan_speed": g.Condition.Fan,
 			} {
-				if math.Abs(got[name]-want) > 1e-9*want {
-					t.Errorf("%s is %v, want %v", name, got[name], want)
-				}
+				expect.That(t, math.Abs(got[name]-want) <= 1e-9*want, "%s is %v, want %v", name, got[name], want)
 			}
 		})
 	}
@@ -142,13 +114,10 @@ func TestInstances(t *testing.T) {
 	}
 	expect.Equal(t, "readings of the instances", want, got, nvidiatest.Approximately())
 	for _, name := range []string{"utilization", "memory_used", "memory_capacity", "occupancy", "engine_utilization sm"} {
-		if v, ok := parent[name]; ok {
-			t.Errorf("the parent has %s %v, which its instances have too", name, v)
-		}
+		v, ok := parent[name]
+		expect.That(t, !ok, "the parent has %s %v, which its instances have too", name, v)
 	}
-	if parent["power"] != machine.GPUs[1].Power || parent["errors xid 48"] != 1 {
-		t.Errorf("the parent has %v", parent)
-	}
+	expect.That(t, parent["power"] == machine.GPUs[1].Power && parent["errors xid 48"] == 1, "the parent has %v", parent)
 	wantHardware := driver.Hardware{
 		Kind: driver.KindPartition, Parent: machine.GPUs[1].UUID(), Instance: "7/0", Vendor: "nvidia",
 		Profile: "1g.10gb", DriverVersion: "580.65.06", CUDAVersion: "13.0",
@@ -180,9 +149,8 @@ func TestRepartition(t *testing.T) {
 		expect.Equal(t, "instances", step.want, instances())
 	}
 	c.Advance(10)
-	if _, ok := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.MemoryUsed); !ok {
-		t.Error("the memory of a GPU whose MIG mode was switched off is not read")
-	}
+	_, ok := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.MemoryUsed)
+	expect.That(t, ok, "the memory of a GPU whose MIG mode was switched off is not read")
 }
 
 // A MIG device of another profile is another one, though its numbers are the same: nothing that was
@@ -226,9 +194,8 @@ func TestXIDs(t *testing.T) {
 	machine.XID(0, 79, -1, -1)
 	c.Advance(1)
 	for range 5 {
-		if a, b := count("31"), count("79"); a != 2 || b != 1 {
-			t.Errorf("XID 31 was counted %v times, want 2, and 79 %v times, want 1", a, b)
-		}
+		a, b := count("31"), count("79")
+		expect.That(t, a == 2 && b == 1, "XID 31 was counted %v times, want 2, and 79 %v times, want 1", a, b)
 		c.Advance(1)
 	}
 	machine.XID(0, 31, -1, -1)
@@ -278,9 +245,7 @@ func TestClockAhead(t *testing.T) {
 	s := newSource(t, c, nil)
 	for range 3 {
 		for _, r := range nvidiatest.Sample(t, s)[0].Readings {
-			if r.At.After(c.Time) {
-				t.Errorf("%v is of %v, and it is %v", r.Quantity, r.At, c.Time)
-			}
+			expect.That(t, !r.At.After(c.Time), "%v is of %v, and it is %v", r.Quantity, r.At, c.Time)
 		}
 		c.Advance(1)
 	}
@@ -296,9 +261,8 @@ func TestSlowReader(t *testing.T) {
 		nvidiatest.Sample(t, s)
 	}
 	rate := machine.GPUs[0].PCIeTransmitRate
-	if v, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.IOBytes, "pcie", "transmit"); v != 12*rate {
-		t.Errorf("%v bytes in 12 s at %v per second", v, rate)
-	}
+	v, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.IOBytes, "pcie", "transmit")
+	expect.That(t, v == 12*rate, "%v bytes in 12 s at %v per second", v, rate)
 }
 
 // A rate applies to the time since the previous one, unless that is too long ago.
@@ -321,9 +285,7 @@ func TestIntegral(t *testing.T) {
 func TestPercentageOrRatio(t *testing.T) {
 	f := field{quantity: driver.Utilization, scale: percent}
 	for _, k := range []known{{value: value{number: 75, whole: true}}, {value: value{number: 0.75}}} {
-		if got := f.reading(k, time.Unix(1, 0)).Value; got != 0.75 {
-			t.Errorf("%v, whole %v, became %v", k.number, k.whole, got)
-		}
+		expect.Is(t, f.reading(k, time.Unix(1, 0)).Value, 0.75, "%v, whole %v, became", k.number, k.whole)
 	}
 }
 
@@ -349,12 +311,8 @@ func FuzzNumber(f *testing.F) {
 		blank := dcgm.DCGM_FT_FP64_BLANK
 		if kind == dcgm.DCGM_FT_INT64 {
 			blank = float64(dcgm.DCGM_FT_INT64_BLANK)
-			if int64(bits) >= dcgm.DCGM_FT_INT64_BLANK {
-				t.Errorf("the blank value %x became %v", bits, v)
-			}
+			expect.That(t, int64(bits) < dcgm.DCGM_FT_INT64_BLANK, "the blank value %x became %v", bits, v)
 		}
-		if math.IsNaN(v) || math.IsInf(v, 0) || v > blank {
-			t.Errorf("type %d: %x became %v", kind, bits, v)
-		}
+		expect.That(t, !math.IsNaN(v) && !math.IsInf(v, 0) && v <= blank, "type %d: %x became %v", kind, bits, v)
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -37,9 +38,7 @@ func newSource(tb testing.TB, c *nvidiatest.Clock, change func(*Config)) *Source
 		if s.session.Current() != nil {
 			_ = s.close(context.Background())
 		}
-		if machine.Misuse != misuse {
-			tb.Errorf("%d calls that DCGM's headers forbid", machine.Misuse-misuse)
-		}
+		expect.That(tb, machine.Misuse == misuse, "%d calls that DCGM's headers forbid", machine.Misuse-misuse)
 	})
 	return s
 }
@@ -216,14 +215,12 @@ func TestReconnect(t *testing.T) {
 	for i := range 120 {
 		c.Advance(1)
 		samples, err := s.Sample(t.Context())
-		if err == nil || len(samples) != 4 {
-			t.Fatalf("second %d without an engine: %d samples, error %v", i, len(samples), err)
-		}
+		must.That(t, err != nil && len(samples) == 4,
+			"second %d without an engine: %d samples, error %v", i, len(samples), err)
 		for _, sample := range samples {
 			read := func(r driver.Reading) bool { return r.Labels[0] != "xid" }
-			if slices.ContainsFunc(sample.Readings, read) || !sample.Unreadable {
-				t.Fatalf("%s has readings without an engine: %v", sample.Hardware.UUID, sample.Readings)
-			}
+			must.That(t, !slices.ContainsFunc(sample.Readings, read) && sample.Unreadable,
+				"%s has readings without an engine: %v", sample.Hardware.UUID, sample.Readings)
 		}
 	}
 	if n := machine.Calls("dcgmConnect_v2") - attempts; n < 5 || n > 8 {
@@ -261,9 +258,8 @@ func TestHung(t *testing.T) {
 			s.callTimeout = 10 * time.Millisecond
 			for range 5 {
 				samples, err := s.Sample(t.Context())
-				if driver.ReasonOf(err) != driver.ReasonHung || len(samples) != 0 {
-					t.Fatalf("got %d samples and error %v", len(samples), err)
-				}
+				must.That(t, driver.ReasonOf(err) == driver.ReasonHung && len(samples) == 0,
+					"got %d samples and error %v", len(samples), err)
 				c.Advance(1)
 			}
 			nvidiatest.AtMostGoroutines(t, before+1)
@@ -307,9 +303,7 @@ func TestAddresses(t *testing.T) {
 	} {
 		c := newClock(1)
 		s, err := New(Config{Address: address, Now: c.Now})
-		if (err == nil) != (want != "") {
-			t.Errorf("%q: error %v", address, err)
-		}
+		expect.That(t, (err == nil) == (want != ""), "%q: error %v", address, err)
 		if err != nil {
 			continue
 		}
@@ -339,9 +333,7 @@ func TestProfilingRefused(t *testing.T) {
 		}
 		c.Advance(1)
 	}
-	if failed != 1 {
-		t.Errorf("%d of 60 samples failed, want the first", failed)
-	}
+	expect.That(t, failed == 1, "%d of 60 samples failed, want the first", failed)
 	machine.Profiling = 0
 	nvidiatest.Sample(t, s)
 	c.Advance(1)
@@ -375,9 +367,8 @@ func TestNotAskedForProfiling(t *testing.T) {
 	s := newSource(t, c, func(config *Config) { config.Profiling = false })
 	nvidiatest.Sample(t, s)
 	for _, r := range nvidiatest.Sample(t, s)[0].Readings {
-		if r.Quantity == driver.Occupancy || r.Quantity == driver.IOBytes || r.Labels[0] == "jpeg" {
-			t.Errorf("there is a reading of %v", r.Quantity)
-		}
+		expect.That(t, r.Quantity != driver.Occupancy && r.Quantity != driver.IOBytes && r.Labels[0] != "jpeg",
+			"there is a reading of %v", r.Quantity)
 	}
 }
 
@@ -391,9 +382,8 @@ func TestErrorsNameTheirReason(t *testing.T) {
 	machine.XID(1, 79, -1, -1)
 	c.Advance(10)
 	samples, err := s.Sample(t.Context())
-	if driver.ReasonOf(err) != driver.ReasonGPULost || !strings.Contains(err.Error(), machine.GPUs[1].UUID()) {
-		t.Errorf("of a lost GPU: %v", err)
-	}
+	expect.That(t, driver.ReasonOf(err) == driver.ReasonGPULost && strings.Contains(err.Error(), machine.GPUs[1].UUID()),
+		"of a lost GPU: %v", err)
 	reported := func(what string) {
 		t.Helper()
 		if n, _ := nvidiatest.Value(samples[1], driver.Errors, "xid", "79"); n != 1 || !samples[1].Unreadable {
@@ -403,8 +393,6 @@ func TestErrorsNameTheirReason(t *testing.T) {
 	reported("a lost GPU")
 	machine.Down = 1
 	samples, err = s.Sample(t.Context())
-	if driver.ReasonOf(err) != driver.ReasonHostEngine {
-		t.Errorf("of a lost engine: %v", err)
-	}
+	expect.That(t, driver.ReasonOf(err) == driver.ReasonHostEngine, "of a lost engine: %v", err)
 	reported("a lost engine")
 }

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // checkName checks that the name is constant and fit for a flag and a label.
@@ -19,9 +20,8 @@ func checkName(tb testing.TB, c Config) {
 	tb.Helper()
 	source := c.New(tb)
 	name := source.Name()
-	if !regexp.MustCompile(`^[a-z][a-z0-9-]*(/[A-Za-z0-9._-]+)?$`).MatchString(name) {
-		tb.Errorf("name %q is not fit for a flag or a label", name)
-	}
+	expect.That(tb, regexp.MustCompile(`^[a-z][a-z0-9-]*(/[A-Za-z0-9._-]+)?$`).MatchString(name),
+		"name %q is not fit for a flag or a label", name)
 	c.healthy(tb, source)
 	if again := source.Name(); again != name {
 		tb.Errorf("name was %q, is %q after a sample", name, again)
@@ -135,9 +135,8 @@ func checkFiles(tb testing.TB, c Config) {
 		c.advance()
 		c.healthy(tb, source)
 	}
-	if after := openFiles(tb); after >= before+ticks {
-		tb.Errorf("%d samples left %d files open", ticks, after-before)
-	}
+	after := openFiles(tb)
+	expect.That(tb, after < before+ticks, "%d samples left %d files open", ticks, after-before)
 }
 
 func openFiles(tb testing.TB) int {
@@ -220,9 +219,7 @@ func compareFault(tb testing.TB, f Fault, whole, samples []driver.Sample) {
 			want = append(want, seriesOf(s, r, 0))
 		}
 	}
-	if hits == 0 {
-		tb.Errorf("the fault hits none of the readings")
-	}
+	expect.That(tb, hits != 0, "the fault hits none of the readings")
 	var got []series
 	for _, s := range samples {
 		for _, r := range s.Readings {
@@ -236,8 +233,6 @@ func compareFault(tb testing.TB, f Fault, whole, samples []driver.Sample) {
 		}
 	}
 	for _, s := range want {
-		if !slices.Contains(got, s) {
-			tb.Errorf("lost though the fault does not hit it: %v", s)
-		}
+		expect.That(tb, slices.Contains(got, s), "lost though the fault does not hit it: %v", s)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // Config describes a source to the suite. Only New is required; checks that need a nil field are
@@ -164,12 +165,8 @@ func (c Config) healthy(tb testing.TB, source driver.Source) []driver.Sample {
 	ctx, cancel := context.WithTimeout(tb.Context(), defaultGrace)
 	defer cancel()
 	samples, err := c.sample(ctx, source)
-	if err != nil {
-		tb.Errorf("sample of inputs that work: %v", err)
-	}
-	if countReadings(samples) == 0 {
-		tb.Errorf("no reading of inputs that work")
-	}
+	expect.That(tb, err == nil, "sample of inputs that work: %v", err)
+	expect.That(tb, countReadings(samples) != 0, "no reading of inputs that work")
 	return samples
 }
 
@@ -183,9 +180,7 @@ func countReadings(samples []driver.Sample) int {
 
 func report(tb testing.TB, when string, err error) {
 	tb.Helper()
-	if err != nil {
-		tb.Errorf("%s: %v", when, err)
-	}
+	expect.That(tb, err == nil, "%s: %v", when, err)
 }
 
 func tick(i int) string { return fmt.Sprintf("sample %d", i+1) }

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -309,9 +310,7 @@ func TestBadSourceFails(t *testing.T) {
 func wantFailure(t *testing.T, c Config, want string) {
 	t.Helper()
 	got := failures(t, c)
-	if !strings.Contains(strings.Join(got, "\n"), want) {
-		t.Errorf("failures %q lack %q", got, want)
-	}
+	expect.That(t, strings.Contains(strings.Join(got, "\n"), want), "failures %q lack %q", got, want)
 }
 
 // keepMemory writes each sample where the one before is.
@@ -425,13 +424,10 @@ func TestFollowsAcceptsMarkedReset(t *testing.T) {
 	}
 	before := sample(driver.Reading{Quantity: driver.Energy, Value: 100, At: at(10)})
 	after := sample(driver.Reading{Quantity: driver.Energy, Value: 1, At: at(20), Since: at(15)})
-	if err := Follows(before, after); err != nil {
-		t.Errorf("a reset after the reading before: %v", err)
-	}
+	err := Follows(before, after)
+	expect.That(t, err == nil, "a reset after the reading before: %v", err)
 	after[0].Readings[0].Since = at(10)
-	if Follows(before, after) == nil {
-		t.Error("a fall, with a start before the reading before, is accepted")
-	}
+	expect.That(t, Follows(before, after) != nil, "a fall, with a start before the reading before, is accepted")
 }
 
 // counting is a source that counts rejections.
@@ -458,12 +454,11 @@ func TestRejections(t *testing.T) {
 		return c
 	}
 	count := 0
-	if got := failures(t, newCounting(func() driver.Rejections {
+	got := failures(t, newCounting(func() driver.Rejections {
 		count++
 		return driver.Rejections{driver.ReasonStale: count}
-	})); len(got) > 0 {
-		t.Errorf("a source that counts well fails: %q", got)
-	}
+	}))
+	expect.That(t, len(got) == 0, "a source that counts well fails: %q", got)
 	kept := driver.Rejections{driver.ReasonStale: 1}
 	for name, tc := range map[string]struct {
 		rejected func() driver.Rejections

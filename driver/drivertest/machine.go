@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Machine is a tree of files of a test, such as a sysfs, and a clock.
@@ -34,9 +35,7 @@ func NewMachine(tb testing.TB, trees ...string) *Machine {
 func TestData(tb testing.TB, name string) string {
 	tb.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, err)
 	return string(text)
 }
 
@@ -77,9 +76,7 @@ func (m *Machine) RemoveEach(least int, read func(path string) bool, test func(p
 		}
 		return os.WriteFile(name, content, 0o600)
 	})
-	if err != nil || files < least {
-		m.Fatalf("there are %d files, want at least %d; error %v", files, least, err)
-	}
+	must.That(m, err == nil && files >= least, "there are %d files, want at least %d; error %v", files, least, err)
 }
 
 // Values returns the values of a sample's readings, by quantity and labels.

@@ -71,8 +71,6 @@ func TestCheckSeries(t *testing.T) {
 	} {
 		tb := &recorder{TB: t}
 		CheckSeries(tb, name, before, map[string]driver.Sample{"one": tc.one, "other": sample(driver.Power)}, "one", tc.gone)
-		if len(tb.failures) != tc.want {
-			t.Errorf("%s: %q", name, tb.failures)
-		}
+		expect.That(t, len(tb.failures) == tc.want, "%s: %q", name, tb.failures)
 	}
 }

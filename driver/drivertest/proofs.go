@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // CheckProofs compares a column of a table of quantities in a Markdown file with the quantities
@@ -15,13 +17,9 @@ import (
 func CheckProofs(tb testing.TB, file, column string, fills []driver.Quantity) {
 	tb.Helper()
 	content, err := os.ReadFile(file)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, err)
 	rows, at := tableOf(string(content), column)
-	if at == 0 {
-		tb.Fatalf("%s has no table of quantities with a column %s", file, column)
-	}
+	must.That(tb, at != 0, "%s has no table of quantities with a column %s", file, column)
 	proven := map[string]bool{}
 	for _, row := range rows[2:] {
 		if row := cells(row); len(row) > at && row[at] != "" {
@@ -29,9 +27,7 @@ func CheckProofs(tb testing.TB, file, column string, fills []driver.Quantity) {
 		}
 	}
 	for _, q := range fills {
-		if !proven[q.String()] {
-			tb.Errorf("%s does not say how %v is proven from %s", file, q, column)
-		}
+		expect.That(tb, proven[q.String()], "%s does not say how %v is proven from %s", file, q, column)
 		delete(proven, q.String())
 	}
 	for name := range proven {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // WriteTree writes a tree of files, such as a part of sysfs, below a folder. The text has a line
@@ -21,9 +23,8 @@ func WriteTree(tb testing.TB, folder, text string) {
 		if line == "" || line[0] == '#' {
 			continue
 		}
-		if err := writeNode(folder, line); err != nil {
-			tb.Fatalf("write tree: %v", err)
-		}
+		err := writeNode(folder, line)
+		must.That(tb, err == nil, "write tree: %v", err)
 	}
 }
 

@@ -44,9 +44,8 @@ func TestTwoDevices(t *testing.T) {
 	m.busy(10, 3, 1, time.Second/10)
 	m.open(10, 4, "/dev/dri/renderD129", saysIntel(1, 80, 200))
 	got := m.sample()
-	if a, i := got[amd].Processes[10]["utilization"], got[intel].Processes[10]["utilization"]; a != 0.1 || i != 0.2 {
-		t.Errorf("%v and %v of its time", a, i)
-	}
+	a, i := got[amd].Processes[10]["utilization"], got[intel].Processes[10]["utilization"]
+	expect.That(t, a == 0.1 && i == 0.2, "%v and %v of its time", a, i)
 }
 
 // A file of a process that is another client's by now is that client's, from nothing on.
@@ -67,9 +66,7 @@ func TestNumberIsReused(t *testing.T) {
 	m.expect("found", map[string]figure{amd: idle})
 	m.later(time.Second)
 	m.busy(10, 3, 2, 2*time.Hour+time.Second/2)
-	if got := m.sample()[amd].Processes[10]["utilization"]; got != 0.5 {
-		t.Errorf("busy for %v, want 0.5", got)
-	}
+	expect.Is(t, m.sample()[amd].Processes[10]["utilization"], 0.5, "busy for")
 }
 
 // A process that ends, or closes a file, while it is looked at is no error.
@@ -85,13 +82,10 @@ func TestEndsMeanwhile(t *testing.T) {
 	m.expect("closed and ended", map[string]figure{amd: memory(2*mib, 10, 11)}) // there is no 12
 	m.pods[0].PIDs = []int{10}
 	m.expect("not named any more", map[string]figure{amd: memory(mib, 10)})
-	if len(m.source.processes) != 1 || len(m.source.clients) != 1 {
-		t.Errorf("%d processes and %d clients are remembered", len(m.source.processes), len(m.source.clients))
-	}
+	expect.That(t, len(m.source.processes) == 1 && len(m.source.clients) == 1,
+		"%d processes and %d clients are remembered", len(m.source.processes), len(m.source.clients))
 	for _, err := range []error{unix.ESRCH, unix.ENOENT, &fs.PathError{Err: unix.ESRCH}} {
-		if unlessEnded(err) != nil {
-			t.Errorf("%v is an error", err)
-		}
+		expect.That(t, unlessEnded(err) == nil, "%v is an error", err)
 	}
 }
 
@@ -127,9 +121,7 @@ func TestOpensLater(t *testing.T) {
 			looked++
 		}
 	}
-	if looked < 15 || looked > 30 {
-		t.Errorf("an idle process is looked at %d times in 10 min", looked)
-	}
+	expect.That(t, looked >= 15 && looked <= 30, "an idle process is looked at %d times in 10 min", looked)
 }
 
 // One sample looks at a bounded number of processes and files, and reads a bounded number of
@@ -163,14 +155,10 @@ func TestBounds(t *testing.T) {
 				reads[u]++
 			}
 		}
-		if once != 8 {
-			t.Errorf("%d reads, want 8", once)
-		}
+		expect.That(t, once == 8, "%d reads, want 8", once)
 	}
 	for u, times := range reads {
-		if times != 4 {
-			t.Errorf("client %v was read %d times of 5, want 4", u.id, times)
-		}
+		expect.That(t, times == 4, "client %v was read %d times of 5, want 4", u.id, times)
 	}
 }
 
@@ -188,12 +176,10 @@ func TestManyProcesses(t *testing.T) {
 			m.pods[0].PIDs = append(m.pods[0].PIDs, 1+50*tick+n)
 		}
 		m.sample()
-		if len(m.source.clients) != 1 {
-			t.Fatalf("sample %d: %d clients, want that of the other pod", tick, len(m.source.clients))
-		}
-		if len(m.source.processes) != 20 {
-			t.Errorf("sample %d: %d processes are remembered, want 20", tick, len(m.source.processes))
-		}
+		must.That(t, len(m.source.clients) == 1,
+			"sample %d: %d clients, want that of the other pod", tick, len(m.source.clients))
+		expect.That(t, len(m.source.processes) == 20,
+			"sample %d: %d processes are remembered, want 20", tick, len(m.source.processes))
 		m.later(time.Second)
 	}
 }
@@ -234,9 +220,8 @@ func TestNVIDIA(t *testing.T) {
 	m.write("devices/pci0000:c0/0000:c1:00.0/driver -> ../../../bus/pci/drivers/nvidia\n")
 	m.pod(amd, 10)
 	m.busy(10, 3, 1, 0)
-	if got := m.sample(); len(got) > 0 {
-		t.Errorf("%+v", got)
-	}
+	got := m.sample()
+	expect.That(t, len(got) == 0, "%+v", got)
 }
 
 // Clients do not report what a process computes through /dev/kfd: the times of all clients are
@@ -254,9 +239,7 @@ func TestKFD(t *testing.T) {
 	m.open(11, 5, "/dev/dri/renderD129", saysIntel(3, 200, 200))
 	got := m.sample()
 	expect.Equal(t, "AMD's GPU", memory(2*mib, 10, 11), got[amd])
-	if got := got[intel].Processes[11]["utilization"]; got != 0.5 {
-		t.Errorf("Intel's GPU: %v, want 0.5", got)
-	}
+	expect.Is(t, got[intel].Processes[11]["utilization"], 0.5, "Intel's GPU")
 }
 
 // The kernel refuses to show the files of a process to those without capabilities.
@@ -326,9 +309,8 @@ func TestMalformed(t *testing.T) {
 	expect.Equal(t, "malformed", map[driver.Quantity]int{driver.Utilization: 1, driver.MemoryUsed: 1}, malformed)
 	m.later(time.Second)
 	m.open(10, 3, "/dev/dri/renderD128", saysAMD(1, 0, 1024)+string(make([]byte, maxFile)))
-	if _, err := m.source.Sample(t.Context()); err == nil {
-		t.Error("no error of a file that is too large")
-	}
+	_, err := m.source.Sample(t.Context())
+	expect.That(t, err != nil, "no error of a file that is too large")
 }
 
 // suite is a machine on which every sample has all values.
@@ -350,9 +332,8 @@ func TestSource(t *testing.T) {
 		m = suite(tb)
 		m.source.now = func() time.Time { return clock }
 		for range 2 { // rates need two
-			if _, err := m.source.Sample(tb.Context()); err != nil {
-				tb.Fatal(err)
-			}
+			_, err := m.source.Sample(tb.Context())
+			must.That(tb, err == nil, "%v", err)
 			clock = clock.Add(time.Second)
 		}
 		return m.source

@@ -63,9 +63,8 @@ func newMachine(tb testing.TB) *machine {
 		Sysfs: m.root, Procfs: filepath.Join(m.root, "proc"),
 		Holders: func(asked func(*driver.Hardware) bool) []driver.PodProcesses {
 			m.asked++
-			if asked(&driver.Hardware{PCI: "0000:3b:00.0"}) || asked(&driver.Hardware{NetDev: "eth0"}) {
-				tb.Error("devices that are none of DRM are asked for")
-			}
+			expect.That(tb, !asked(&driver.Hardware{PCI: "0000:3b:00.0"}) && !asked(&driver.Hardware{NetDev: "eth0"}),
+				"devices that are none of DRM are asked for")
 			return m.pods
 		},
 	})
@@ -257,9 +256,8 @@ func TestClockFalls(t *testing.T) {
 	}{{400, 1000, -1}, {800, 2000, 0.1}, {10, 50, -1}, {30, 60, 0.5}, {30, 60, 0.5}} {
 		m.open(10, 3, "/dev/dri/renderD129", saysIntel(1, step.cycles, step.total))
 		got, known := m.sample()[intel].Processes[10]["utilization"]
-		if known != (step.want >= 0) || known && got != step.want {
-			t.Errorf("step %d: %v, %v; want %v", i, got, known, step.want)
-		}
+		expect.That(t, known == (step.want >= 0) && (!known || got == step.want),
+			"step %d: %v, %v; want %v", i, got, known, step.want)
 		m.later(time.Second)
 	}
 }

@@ -1,6 +1,7 @@
 package drm
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -98,9 +100,7 @@ func TestParse(t *testing.T) {
 				want.engines[i].capacity = max(want.engines[i].capacity, 1)
 			}
 			diff := cmp.Diff(want, *got, cmp.AllowUnexported(client{}, engine{}, region{}))
-			if diff != "" || !ok {
-				t.Errorf("%s: %v (-want +got):\n%s", name, ok, diff)
-			}
+			expect.That(t, diff == "" && ok, "%s: %v (-want +got):\n%s", name, ok, diff)
 		}
 	}
 }
@@ -122,18 +122,14 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q is a client: %+v", text, c)
 		}
 		for _, e := range c.engines {
-			if e.name == "" || e.capacity == 0 || e.has&hasHighest != 0 && e.highest == 0 {
-				t.Errorf("%q: engine %+v", text, e)
-			}
+			expect.That(t, e.name != "" && e.capacity != 0 && (e.has&hasHighest == 0 || e.highest != 0),
+				"%q: engine %+v", text, e)
 		}
-		if len(c.engines) > maxEngines || len(c.regions) > maxRegions {
-			t.Errorf("%d engines, %d regions", len(c.engines), len(c.regions))
-		}
+		expect.That(t, len(c.engines) <= maxEngines && len(c.regions) <= maxRegions,
+			"%d engines, %d regions", len(c.engines), len(c.regions))
 		again.parse([]byte("drm-engine-stale: 1 ns\ndrm-memory-stale: 1\n" + string(text)))
 		other, _ := again.parse(text)
 		same := []cmp.Option{cmp.AllowUnexported(client{}, engine{}, region{}), cmpopts.EquateEmpty()}
-		if diff := cmp.Diff(*c, *other, same...); diff != "" {
-			t.Errorf("%q depends on what was parsed before: %s", text, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("%q depends on what was parsed before", text), *c, *other, same...)
 	})
 }

@@ -45,9 +45,8 @@ func TestEveryFile(t *testing.T) {
 				continue
 			}
 			for name := range got.Device {
-				if _, ok := want.Device[name]; !ok {
-					t.Errorf("without %s there is %s", path, name)
-				}
+				_, ok := want.Device[name]
+				expect.That(t, ok, "without %s there is %s", path, name)
 			}
 			if path != "proc/10/fdinfo/none" && path != "proc/20/fdinfo/none" && cmp.Equal(want, got) && !unread(path) {
 				t.Errorf("without %s all is as before", path)

@@ -46,9 +46,8 @@ func FuzzReport(f *testing.F) {
 		}
 		for _, d := range p.devices {
 			plain := utf8.ValidString(d.message) && !strings.ContainsFunc(d.message, unicode.IsControl)
-			if !plain || len(d.message) > driver.MaxMessage || d.timeout <= 0 || d.timeout > maxTimeout {
-				t.Errorf("kept %+v", d)
-			}
+			expect.That(t, plain && len(d.message) <= driver.MaxMessage && d.timeout > 0 && d.timeout <= maxTimeout,
+				"kept %+v", d)
 		}
 		for _, at := range []time.Time{now, now.Add(maxTimeout + 1)} {
 			expect.OK(t, drivertest.Validate(p.samples(at), at))

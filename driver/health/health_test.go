@@ -269,9 +269,7 @@ func TestRollingUpdate(t *testing.T) {
 	})
 	n.later(maxDelay)
 	n.look(n.ctx)
-	if old.Streams.Load() != 1 {
-		t.Errorf("the old plugin had %d streams", old.Streams.Load())
-	}
+	expect.That(t, old.Streams.Load() == 1, "the old plugin had %d streams", old.Streams.Load())
 	fresh.Stop()
 	n.becomes("a/x healthy")
 }
@@ -347,9 +345,8 @@ func TestManyPlugins(t *testing.T) {
 		_ = l.Close()
 	}
 	n.becomes("1/x healthy")
-	if got := n.Rejected()[driver.ReasonTooMany]; got < 2 {
-		t.Errorf("%d sockets too many, want 2 at each look", got)
-	}
+	got := n.Rejected()[driver.ReasonTooMany]
+	expect.That(t, got >= 2, "%d sockets too many, want 2 at each look", got)
 }
 
 // A plugin whose GetInfo fails is counted, and is not an error of a DRA driver.
@@ -358,9 +355,8 @@ func TestUnknownPlugin(t *testing.T) {
 	d := &healthtest.Driver{Name: "csi", Ask: func(context.Context) error { return errors.New("not today") }}
 	d.Start(t, n.root)
 	n.settled()
-	if _, err := n.Sample(n.ctx); err != nil {
-		t.Error(err)
-	}
+	_, err := n.Sample(n.ctx)
+	expect.That(t, err == nil, "%v", err)
 	expect.Equal(t, "rejected", driver.Rejections{driver.ReasonOther: 1}, n.Rejected())
 	if got := n.Describe(); len(got) != 1 || !strings.HasPrefix(got[0], "csi-reg.sock: ask a plugin what it is: ") {
 		t.Errorf("described as %q", got)
@@ -407,9 +403,7 @@ func TestWatch(t *testing.T) {
 	cancel()
 	<-ended
 	for path, p := range s.plugins {
-		if p.busy {
-			t.Errorf("the attempt at %s goes on after the end of Watch", path)
-		}
+		expect.That(t, !p.busy, "the attempt at %s goes on after the end of Watch", path)
 	}
 	nowhere := New("/nowhere")
 	nowhere.look(t.Context())

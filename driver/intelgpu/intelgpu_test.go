@@ -122,10 +122,8 @@ func TestHardware(t *testing.T) {
 		function2: {PCI: function2, Vendor: "intel", NUMANode: "0", Kind: driver.KindPartition, Parent: battlemage},
 		twoTiles:  {PCI: twoTiles, Vendor: "intel", NUMANode: "1", DeviceNodes: nodes(2)},
 		arc:       {PCI: arc, Vendor: "intel", DeviceNodes: nodes(3)},
-		gaudi: {
-			PCI: gaudi, Vendor: "intel", NUMANode: "1", DeviceNodes: []string{"/dev/accel/accel0"}, Model: "GAUDI2",
-		},
-		npu: {PCI: npu, Vendor: "intel", DeviceNodes: []string{"/dev/accel/accel1"}},
+		gaudi:     {PCI: gaudi, Vendor: "intel", NUMANode: "1", DeviceNodes: []string{"/dev/accel/accel0"}, Model: "GAUDI2"},
+		npu:       {PCI: npu, Vendor: "intel", DeviceNodes: []string{"/dev/accel/accel1"}},
 	}
 	expect.Equal(t, "hardware", want, hardware)
 }
@@ -172,18 +170,15 @@ func TestValues(t *testing.T) {
 	for _, address := range []string{battlemage, twoTiles, arc, npu} {
 		got := drivertest.Values(first[address])
 		_, isBusy := got["utilization"]
-		if _, hasPower := got["power"]; isBusy || hasPower {
-			t.Errorf("%s has a rate after one sample: %v", address, got)
-		}
+		_, hasPower := got["power"]
+		expect.That(t, !isBusy && !hasPower, "%s has a rate after one sample: %v", address, got)
 	}
 	m.later(time.Second)
 	second := m.sample()
 	for address, want := range wholeServer() {
 		expect.Equal(t, address, want, drivertest.Values(second[address]), approximately)
 	}
-	if len(second) != len(wholeServer()) {
-		t.Errorf("%d samples", len(second))
-	}
+	expect.That(t, len(second) == len(wholeServer()), "%d samples", len(second))
 }
 
 // A file that is removed, one after the other, costs its own series and no other, without an error.

@@ -55,9 +55,8 @@ func TestWithoutGT(t *testing.T) {
 				m.Write(idle + "1750\n")
 			}
 			s := m.sample()["0000:00:02.0"]
-			if diff := cmp.Diff(tc.want, drivertest.Values(s)); diff != "" || s.Unreadable {
-				t.Errorf("unreadable %v, readings (-want +got):\n%s", s.Unreadable, diff)
-			}
+			diff := cmp.Diff(tc.want, drivertest.Values(s))
+			expect.That(t, diff == "" && !s.Unreadable, "unreadable %v, readings (-want +got):\n%s", s.Unreadable, diff)
 		})
 	}
 }
@@ -67,9 +66,8 @@ func TestUnreadable(t *testing.T) {
 	for file, unreadable := range map[string]bool{"gt_act_freq_mhz/folder: 1\n": true, "gt_act_freq_mhz: fast\n": false} {
 		m := newMachine(t, one(i915)+oneCard+file)
 		samples, err := m.source.Sample(m.Context())
-		if err == nil || len(samples) != 1 || samples[0].Unreadable != unreadable {
-			t.Errorf("samples %+v, error %v, want one that is unreadable: %v", samples, err, unreadable)
-		}
+		expect.That(t, err != nil && len(samples) == 1 && samples[0].Unreadable == unreadable,
+			"samples %+v, error %v, want one that is unreadable: %v", samples, err, unreadable)
 	}
 }
 

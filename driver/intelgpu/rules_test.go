@@ -43,13 +43,10 @@ func TestIdleCounter(t *testing.T) {
 			got := drivertest.Values(m.sample()[battlemage])
 			share, known := got["utilization"]
 			engine, knownEngine := got["engine_utilization render"]
-			if known != tc.known || knownEngine != tc.known || share != tc.want || engine != tc.want {
-				t.Errorf("utilization %v, %v, of the engine %v, %v; want %v, %v", share, known, engine, knownEngine, tc.want,
-					tc.known)
-			}
-			if _, ok := got["engine_utilization video"]; !ok {
-				t.Error("the other GT's is unknown too")
-			}
+			expect.That(t, known == tc.known && knownEngine == tc.known && share == tc.want && engine == tc.want,
+				"utilization %v, %v, of the engine %v, %v; want %v, %v", share, known, engine, knownEngine, tc.want, tc.known)
+			_, ok := got["engine_utilization video"]
+			expect.That(t, ok, "the other GT's is unknown too")
 		})
 	}
 }
@@ -61,9 +58,8 @@ func TestNoIdleState(t *testing.T) {
 		m.Write(arcGT + "rc6_enable: " + enabled + "\n")
 		m.sample()
 		m.Clock = m.Clock.Add(time.Second) // the counter stands still
-		if share, ok := drivertest.Values(m.sample()[arc])["utilization"]; ok != known || known && share != 1 {
-			t.Errorf("rc6_enable %s: utilization %v, %v", enabled, share, ok)
-		}
+		share, ok := drivertest.Values(m.sample()[arc])["utilization"]
+		expect.That(t, ok == known && (!known || share == 1), "rc6_enable %s: utilization %v, %v", enabled, share, ok)
 	}
 }
 
@@ -74,9 +70,7 @@ func TestWindow(t *testing.T) {
 	m.later(time.Second)
 	want := utilization(t, m)
 	m.later(50 * time.Millisecond)
-	if got := utilization(t, m); got != want {
-		t.Errorf("%+v after a short while, want %+v", got, want)
-	}
+	expect.Is(t, utilization(t, m), want, "after a short while")
 	m.later(100 * time.Millisecond)
 	if got := utilization(t, m); !got.At.Equal(m.Clock) {
 		t.Errorf("%+v after a window, at %v", got, m.Clock)
@@ -107,9 +101,7 @@ func TestSuspended(t *testing.T) {
 	m.Write(battlemageFolder + "power/runtime_status: active\n" + battlemageFolder + "tile0/gt0/gtidle/name: gt0-rc\n")
 	m.later(time.Second)
 	got := drivertest.Values(m.sample()[battlemage])
-	if got["energy"] == 0 || got["utilization"] != 0 || got["power"] != 0 {
-		t.Errorf("just after: %v", got)
-	}
+	expect.That(t, got["energy"] != 0 && got["utilization"] == 0 && got["power"] == 0, "just after: %v", got)
 	m.later(slowEvery)
 	m.sample()
 	expect.Equal(t, "series later", len(wholeServer()[battlemage]), len(drivertest.Values(m.sample()[battlemage])))
@@ -136,9 +128,7 @@ func TestThrottling(t *testing.T) {
 		"pl2": "power", "psys_pl1": "power", "ratl": "thermal", "vr_thermalert": "hw_thermal", "iccmax": "other",
 		"of a later kernel": "other",
 	} {
-		if got := reasonName(reason); got != want {
-			t.Errorf("%s is %s, want %s", reason, got, want)
-		}
+		expect.Is(t, reasonName(reason), want, "%s", reason)
 	}
 }
 
@@ -155,9 +145,7 @@ func TestStatus(t *testing.T) {
 				got += condition
 			}
 		}
-		if got != want {
-			t.Errorf("%s: %q, want %q", status, got, want)
-		}
+		expect.That(t, got == want, "%s: %q, want %q", status, got, want)
 	}
 }
 
@@ -174,9 +162,7 @@ func TestNPUInTurn(t *testing.T) {
 	}
 	m.later(npuEvery)
 	for _, r := range m.sample()[npu].Readings {
-		if !r.At.Equal(m.Clock) {
-			t.Errorf("%v is of %v, want %v", r.Quantity, r.At, m.Clock)
-		}
+		expect.That(t, r.At.Equal(m.Clock), "%v is of %v, want %v", r.Quantity, r.At, m.Clock)
 	}
 }
 
@@ -196,14 +182,10 @@ func TestHotplug(t *testing.T) {
 	if _, ok := got[gaudi]; ok {
 		t.Error("an accelerator that is gone has a sample")
 	}
-	if share := drivertest.Values(got[battlemage])["utilization"]; share != 0.75 {
-		t.Errorf("utilization of a card that stayed is %v", share)
-	}
+	expect.Is(t, drivertest.Values(got[battlemage])["utilization"], 0.75, "utilization of a card that stayed")
 	m.Write("class/drm/card3 -> ../../" + strings.TrimSuffix(arcFolder, "/") + "/drm/card3\n")
 	m.later(time.Second)
-	if energy := drivertest.Values(m.sample()[arc])["energy"]; energy != 40_300 {
-		t.Errorf("energy of a card that came back is %v", energy)
-	}
+	expect.Is(t, drivertest.Values(m.sample()[arc])["energy"], 40_300, "energy of a card that came back")
 	must.Do(t, os.RemoveAll(filepath.Join(m.Root, "devices", "pci0000:0a")))
 	if _, ok := m.sample()[arc]; ok {
 		t.Error("a card whose folder is gone has a sample")
@@ -230,9 +212,7 @@ func TestInTurns(t *testing.T) {
 		}
 		m.Clock = m.Clock.Add(time.Second)
 	}
-	if len(read) != devices {
-		t.Errorf("%d devices were read wholly", len(read))
-	}
+	expect.That(t, len(read) == devices, "%d devices were read wholly", len(read))
 }
 
 // cards is a tree of GPUs of xe.

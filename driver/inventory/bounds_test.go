@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A driver with too many devices loses those beyond its bound, and takes none from others. All
@@ -51,14 +53,10 @@ func TestOfferHasBounds(t *testing.T) {
 		devices = append(devices, fmt.Sprintf(`{"name":"x%d","attributes":{"uuid":{"string":%q}}}`, i, uuid))
 	}
 	slice, ok := decoded(t, []byte(sliceOf(1, here, devices...)))
-	if !ok {
-		t.Fatal("malformed")
-	}
+	must.That(t, ok, "malformed")
 	rejected := driver.Rejections{}
 	whole := slice.OfferTo(Node{Name: "n1"}, math.MaxInt, rejected)
-	if len(rejected) > 0 {
-		t.Errorf("rejected %v of what has room", rejected)
-	}
+	expect.That(t, len(rejected) == 0, "rejected %v of what has room", rejected)
 	half := slice.OfferTo(Node{Name: "n1"}, whole.Size()/2, rejected)
 	found, _ := Build([]Offer{half})
 	if half.Size() > whole.Size()/2 || len(found) != 4 || rejected[driver.ReasonTooManyDevices] != 6 {

@@ -80,9 +80,8 @@ func TestParseSpec(t *testing.T) {
 				`"devices":[{"name":%q,"containerEdits":{%s}}]}`,
 				nodes("/dev/common"), tc.device, tc.edits)
 			got, malformed, err := parseSpec([]byte(data))
-			if err != nil || malformed > 0 || len(got) != 1 || got[0].name != "vendor.test/dev="+tc.device {
-				t.Fatalf("%+v, %d malformed, error %v", got, malformed, err)
-			}
+			must.That(t, err == nil && malformed <= 0 && len(got) == 1 && got[0].name == "vendor.test/dev="+tc.device,
+				"%+v, %d malformed, error %v", got, malformed, err)
 			if diff := cmp.Diff(tc.want, got[0].hw,
 				cmp.Transformer("nil", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
@@ -109,9 +108,8 @@ func TestParseSpecMalformed(t *testing.T) {
 	}
 	got, malformed, err := parseSpec([]byte(`{"kind":"v/c","devices":[7,{"name":""},{"name":"a ` +
 		`b"},{"name":"x","containerEdits":[]},{"name":"ok"}]}`))
-	if err != nil || malformed != 4 || !cmp.Equal([]string{"v/c=ok"}, namesOf(got)) {
-		t.Errorf("%v, %d malformed, want 4; error %v", got, malformed, err)
-	}
+	expect.That(t, err == nil && malformed == 4 && cmp.Equal([]string{"v/c=ok"}, namesOf(got)),
+		"%v, %d malformed, want 4; error %v", got, malformed, err)
 }
 
 // sysfsTree makes the links that the kernel has for a DRM device, an accelerator, an interface and
@@ -169,9 +167,7 @@ func TestLookup(t *testing.T) {
 			qualified = append(qualified, "vendor.test/dev="+name)
 		}
 		got, ok := c.Lookup(qualified)
-		if wantOK := !cmp.Equal(want, driver.Hardware{}); ok != wantOK {
-			t.Errorf("%s: found %v, want %v", names, ok, wantOK)
-		}
+		expect.Is(t, ok, !cmp.Equal(want, driver.Hardware{}), "%s: found", names)
 		if diff := cmp.Diff(want, got,
 			cmp.Transformer("nil", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", names, diff)
@@ -256,9 +252,7 @@ func TestTooManySpecs(t *testing.T) {
 	c := NewCDI([]string{dir}, "")
 	c.Load()
 	c.Load()
-	if n := len(*c.devices.Load()); n != maxSpecs {
-		t.Errorf("%d devices, want %d", n, maxSpecs)
-	}
+	expect.Is(t, len(*c.devices.Load()), maxSpecs, "devices")
 	expect.Equal(t, "rejections", driver.Rejections{driver.ReasonTooManySpecs: 2}, c.Rejected())
 }
 
@@ -274,12 +268,8 @@ func TestWrittenAt(t *testing.T) {
 		must.Do(t, os.Chtimes(path, at, at.Add(tc.mtime)))
 		info := must.Get(os.Stat(path))(t)
 		got := writtenAt(info, at.Add(tc.last), at)
-		if !got.Equal(at.Add(tc.want)) {
-			t.Errorf("%s: %v, want %v", name, got.Sub(at), tc.want)
-		}
-		if !strings.Contains(got.String(), " m=") {
-			t.Errorf("%s: the time is not on the monotonic clock: %v", name, got)
-		}
+		expect.That(t, got.Equal(at.Add(tc.want)), "%s: %v, want %v", name, got.Sub(at), tc.want)
+		expect.That(t, strings.Contains(got.String(), " m="), "%s: the time is not on the monotonic clock: %v", name, got)
 	}
 }
 
@@ -291,18 +281,12 @@ func FuzzParseSpec(f *testing.F) {
 		`"containerEdits":{"env":["DRA_CPUSET_1=8,0-3,2"]}}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		devices, malformed, err := parseSpec(data)
-		if err != nil && devices != nil || malformed < 0 {
-			t.Fatal("an error and a result")
-		}
+		must.That(t, (err == nil || devices == nil) && malformed >= 0, "an error and a result")
 		for _, d := range devices {
-			if !strings.Contains(d.name, "/") || !slices.IsSorted(d.hw.DeviceNodes) {
-				t.Fatalf("%+v", d)
-			}
+			must.That(t, strings.Contains(d.name, "/") && slices.IsSorted(d.hw.DeviceNodes), "%+v", d)
 			checkEntry(t, driver.ID{Driver: "d", Pool: "p", Device: "x"}, driver.Entry{Hardware: driver.Hardware{CPUs: d.cpus}})
 			for _, path := range d.hw.DeviceNodes {
-				if !strings.HasPrefix(path, "/dev/") || filepath.Clean(path) != path {
-					t.Fatalf("node %q", path)
-				}
+				must.That(t, strings.HasPrefix(path, "/dev/") && filepath.Clean(path) == path, "node %q", path)
 			}
 			checkEntry(t, driver.ID{Driver: "d", Pool: "p", Device: "x"}, driver.Entry{Hardware: d.hw})
 		}

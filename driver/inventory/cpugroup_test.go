@@ -43,14 +43,12 @@ func TestCPUsOfSpecs(t *testing.T) {
 	}
 	came := changes(`[` + cpuDevice("claim-1", `"DRA_CPUSET_1=0-3,8"`) + `,` +
 		cpuDevice("claim-2", `"DRA_CPUSET_2=4"`) + `]`)
-	if len(came) != 1 || came[0].gone || !cmp.Equal([]string{second}, came[0].names) {
-		t.Errorf("a second claim: %+v", came)
-	}
+	expect.That(t, len(came) == 1 && !came[0].gone && cmp.Equal([]string{second}, came[0].names),
+		"a second claim: %+v", came)
 	expect.Equal(t, "", []int{4}, cpus(second))
 	gone := changes(`[` + cpuDevice("claim-2", `"DRA_CPUSET_2=4"`) + `]`)
-	if len(gone) != 1 || !gone[0].gone || !cmp.Equal([]string{first}, gone[0].names) {
-		t.Errorf("the first is gone: %+v", gone)
-	}
+	expect.That(t, len(gone) == 1 && gone[0].gone && cmp.Equal([]string{first}, gone[0].names),
+		"the first is gone: %+v", gone)
 	for env, want := range map[string][]int{
 		`"DRA_CPUSET_1=0-"`: nil, `"DRA_CPUSET_1="`: nil, `"DRA_CPUSET_1"`: nil, `"X=0","DRA_CPUSET_1=7"`: {7},
 		`"DRA_CPUSET_1=0","DRA_CPUSET_2=1"`: nil, `"DRA_CPUSET_1=9999"`: nil,
@@ -101,9 +99,8 @@ devices/system/node/node3/cpulist: ?
 			continue
 		}
 		cpus, err := group.CPUs(root)
-		if diff := cmp.Diff(want.cpus, cpus); diff != "" || (err != nil) != want.failing {
-			t.Errorf("%s: error %v, CPUs -want +got:\n%s", name, err, diff)
-		}
+		diff := cmp.Diff(want.cpus, cpus)
+		expect.That(t, diff == "" && (err != nil) == want.failing, "%s: error %v, CPUs -want +got:\n%s", name, err, diff)
 	}
 	if _, is := CPUGroupOf(driver.ID{Driver: "gpu.example.com", Device: "cpudevnuma000"}); is {
 		t.Error("another driver's device is a group of CPUs")

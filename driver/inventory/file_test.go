@@ -10,6 +10,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -23,9 +24,8 @@ func TestFile(t *testing.T) {
 	expect := func(wantData string, wantChanged bool) {
 		t.Helper()
 		data, changed, err := f.Load()
-		if err != nil || string(data) != wantData || changed != wantChanged {
-			t.Errorf("Load() = %q, %v, %v; want %q, %v", data, changed, err, wantData, wantChanged)
-		}
+		expect.That(t, err == nil && string(data) == wantData && changed == wantChanged,
+			"Load() = %q, %v, %v; want %q, %v", data, changed, err, wantData, wantChanged)
 	}
 	if _, _, err := f.Load(); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v, want %v", err, os.ErrNotExist)
@@ -77,9 +77,8 @@ func TestFileRefused(t *testing.T) {
 	for path, want := range map[string]error{
 		large: sysfs.ErrTooLarge, pipe: sysfs.ErrNotRegular, dir: sysfs.ErrNotRegular,
 	} {
-		if _, changed, err := NewFile(path).Load(); !errors.Is(err, want) || changed {
-			t.Errorf("%s: changed %v, error %v, want %v", path, changed, err, want)
-		}
+		_, changed, err := NewFile(path).Load()
+		expect.That(t, errors.Is(err, want) && !changed, "%s: changed %v, error %v, want %v", path, changed, err, want)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The health by a slice's attributes and taints, and by DeviceTaintRules.
@@ -41,29 +43,22 @@ func TestHealth(t *testing.T) {
 			raw := fmt.Sprintf(`{"spec":{"driver":"gaudi.intel.com","nodeName":"n","pool":{"name":"n","generation":1,`+
 				`"resourceSliceCount":1},"devices":[{"name":"d",%s}]}}`, tc.device)
 			slice, ok := DecodeSlice([]byte(raw))
-			if !ok {
-				t.Fatalf("malformed: %s", raw)
-			}
+			must.That(t, ok, "malformed: %s", raw)
 			offer := slice.OfferTo(Node{Name: "n"}, 1<<20, rejected)
-			if len(offer.devices) != 1 || len(rejected) > 0 {
-				t.Fatalf("%d devices, rejected %v", len(offer.devices), rejected)
-			}
+			must.That(t, len(offer.devices) == 1 && len(rejected) == 0, "%d devices, rejected %v", len(offer.devices), rejected)
 			entry := offer.devices[0].entry
 			said := none
 			for _, t := range entry.Taints {
 				said = max(said, t.Health)
 			}
-			if entry.Health != tc.health || said != tc.said {
-				t.Errorf("health %q, and %q by taints; want %q and %q", entry.Health, said, tc.health, tc.said)
-			}
+			expect.That(t, entry.Health == tc.health && said == tc.said,
+				"health %q, and %q by taints; want %q and %q", entry.Health, said, tc.health, tc.said)
 		})
 	}
 	rule, reason := DecodeTaintRule([]byte(`{"metadata":{"name":"r"},"spec":{` +
 		`"deviceSelector":{"driver":"gpu.intel.com"},` +
 		`"taint":{"key":"gpu.intel.com/memory","value":"Critical","effect":"NoExecute"}}}`))
-	if rule.taint.Health != bad || reason != "" {
-		t.Errorf("the rule says %q, rejected %q", rule.taint.Health, reason)
-	}
+	expect.That(t, rule.taint.Health == bad && reason == "", "the rule says %q, rejected %q", rule.taint.Health, reason)
 }
 
 // Devices for which the kubelet does not call the driver need no socket (KEP-5945).

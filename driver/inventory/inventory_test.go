@@ -21,9 +21,7 @@ import (
 
 func TestRecorded(t *testing.T) {
 	got := parse(t, readTestdata(t, "resourceslices.yaml"), "node1")
-	if len(got) != 10 {
-		t.Errorf("%d devices, want 10", len(got))
-	}
+	expect.That(t, len(got) == 10, "%d devices, want 10", len(got))
 	memory := []driver.Amount{{Resource: "memory", Value: 80 << 30}}
 	for id, want := range map[driver.ID]driver.Entry{
 		{Driver: "gpu.example.com", Pool: "node1", Device: "gpu-3"}: {
@@ -64,9 +62,7 @@ func TestBindingConditions(t *testing.T) {
 		`{"name":"x","bindingConditions":["d.test/attached"],"bindingFailureConditions":["d.test/failed"]}`: true,
 	} {
 		for id, entry := range parse(t, []byte(sliceOf(1, `"nodeName":"node1"`, device)), "node1") {
-			if entry.Conditional != want {
-				t.Errorf("%s: %v has binding conditions: %v", device, id, entry.Conditional)
-			}
+			expect.That(t, entry.Conditional == want, "%s: %v has binding conditions: %v", device, id, entry.Conditional)
 		}
 	}
 }
@@ -101,27 +97,21 @@ func TestPlacementByLabels(t *testing.T) {
 		`{"key":"zone","operator":"Exists"},{"key":"rack","operator":"NotIn","values":["8"]}`: true,
 	} {
 		slice, ok := decoded(t, term(expressions))
-		if !ok {
-			t.Fatalf("%s is malformed", expressions)
-		}
+		must.That(t, ok, "%s is malformed", expressions)
 		rejected := driver.Rejections{}
 		found, _ := Build([]Offer{slice.OfferTo(Node{"n1", labels}, math.MaxInt, rejected)})
-		if len(found) == 1 != want || len(rejected) > 0 {
-			t.Errorf("%s: %d devices, want %v; rejected %v", expressions, len(found), want, rejected)
-		}
+		expect.That(t, len(found) == 1 == want && len(rejected) == 0,
+			"%s: %d devices, want %v; rejected %v", expressions, len(found), want, rejected)
 		found, _ = Build([]Offer{slice.OfferTo(Node{"n1", nil}, math.MaxInt, rejected)})
-		if len(found) > 0 || !cmp.Equal(rejected, driver.Rejections{driver.ReasonNodeSelector: 1}) {
-			t.Errorf("%s: without labels %d devices, rejected %v", expressions, len(found), rejected)
-		}
+		expect.That(t, len(found) == 0 && cmp.Equal(rejected, driver.Rejections{driver.ReasonNodeSelector: 1}),
+			"%s: without labels %d devices, rejected %v", expressions, len(found), rejected)
 	}
 }
 
 func decoded(t *testing.T, data []byte) (Slice, bool) {
 	t.Helper()
 	objects, _, err := manifest.Objects(data, "ResourceSlice")
-	if err != nil || len(objects) != 1 {
-		t.Fatalf("%d objects, error %v", len(objects), err)
-	}
+	must.That(t, err == nil && len(objects) == 1, "%d objects, error %v", len(objects), err)
 	return DecodeSlice(objects[0].Raw)
 }
 
@@ -170,19 +160,13 @@ func TestPlacement(t *testing.T) {
 				got, rejected, err := ParseSlices([]byte(data), "n1")
 				one := slices.Contains([]string{"node", "selected alone"}, name)
 				for id, entry := range got {
-					if entry.ManyNodes == one {
-						t.Errorf("%v may be used from many nodes: %v", id, entry.ManyNodes)
-					}
-					if entry.Local != (form == "slice" && tc.nodeSelection == here) {
-						t.Errorf("%v is local: %v", id, entry.Local)
-					}
+					expect.That(t, entry.ManyNodes != one, "%v may be used from many nodes: %v", id, entry.ManyNodes)
+					expect.That(t, entry.Local == (form == "slice" && tc.nodeSelection == here), "%v is local: %v", id, entry.Local)
 				}
-				if err != nil || len(got) == 1 != tc.want || !cmp.Equal(wantRejected, rejected) {
-					t.Errorf("%d devices, want %v; rejected %v, want %v; error %v", len(got), tc.want, rejected, wantRejected, err)
-				}
-				if all := parse(t, []byte(data), ""); len(all) != 1 {
-					t.Errorf("%d devices of any node, want 1", len(all))
-				}
+				expect.That(t, err == nil && len(got) == 1 == tc.want && cmp.Equal(wantRejected, rejected),
+					"%d devices, want %v; rejected %v, want %v; error %v", len(got), tc.want, rejected, wantRejected, err)
+				all := parse(t, []byte(data), "")
+				expect.That(t, len(all) == 1, "%d devices of any node, want 1", len(all))
 			})
 		}
 	}
@@ -234,9 +218,7 @@ func TestMalformed(t *testing.T) {
 				want[driver.ID{Driver: "d.test", Pool: "p", Device: "x"}] = *tc.want
 			}
 			got, rejected, err := ParseSlices([]byte(sliceOf(1, here, `{"name":"ok"}`, tc.device)), "n1")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			expect.Equal(t, "", want, got)
 			expect.Equal(t, "rejections", driver.Rejections{tc.reason: 1}, rejected)
 		})
@@ -260,9 +242,8 @@ func TestMalformedSlices(t *testing.T) {
 			got, rejected, err := ParseSlices(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"List","items":[%s,%s]}`, tc.item,
 				good),
 				"n1")
-			if err != nil || len(got) != 1 || !cmp.Equal(driver.Rejections{tc.reason: 1}, rejected) {
-				t.Errorf("%d devices, rejected %v, error %v", len(got), rejected, err)
-			}
+			expect.That(t, err == nil && len(got) == 1 && cmp.Equal(driver.Rejections{tc.reason: 1}, rejected),
+				"%d devices, rejected %v, error %v", len(got), rejected, err)
 		})
 	}
 }
@@ -279,9 +260,8 @@ func TestQualifiedNames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for range 10 { // the order of a map changes nothing
 				got := parse(t, []byte(sliceOf(1, here, `{"name":"x","attributes":{`+tc.attributes+`}}`)), "n1")
-				if uuid := got[driver.ID{Driver: "d.test", Pool: "p", Device: "x"}].UUID; uuid != tc.want {
-					t.Fatalf("UUID %q, want %q", uuid, tc.want)
-				}
+				uuid := got[driver.ID{Driver: "d.test", Pool: "p", Device: "x"}].UUID
+				must.That(t, uuid == tc.want, "UUID %q, want %q", uuid, tc.want)
 			}
 		})
 	}
@@ -298,16 +278,12 @@ func FuzzParseSlices(f *testing.F) {
 			return
 		}
 		got, rejected, err := ParseSlices(data, "node1")
-		if err != nil && (got != nil || rejected != nil) {
-			t.Fatal("an error and a result")
-		}
+		must.That(t, err == nil || got == nil && rejected == nil, "an error and a result")
 		for id, entry := range got {
 			checkEntry(t, id, entry)
 		}
 		for reason, n := range rejected {
-			if !slices.Contains(driver.Reasons(), reason) || n <= 0 {
-				t.Fatalf("%d times %q", n, reason)
-			}
+			must.That(t, slices.Contains(driver.Reasons(), reason) && n > 0, "%d times %q", n, reason)
 		}
 	})
 }
@@ -315,18 +291,10 @@ func FuzzParseSlices(f *testing.F) {
 // checkEntry holds what every entry must satisfy.
 func checkEntry(t *testing.T, id driver.ID, e driver.Entry) {
 	t.Helper()
-	if id.Driver == "" || id.Pool == "" || id.Device == "" {
-		t.Fatalf("incomplete %+v", id)
-	}
-	if e.PCI != "" && driver.NormalizePCI(e.PCI) != e.PCI {
-		t.Fatalf("PCI address %q is not normal", e.PCI)
-	}
-	if e.Parent != "" && (e.Parent == e.UUID || e.Parent == e.PCI) {
-		t.Fatalf("%v is its own parent", id)
-	}
-	if !slices.IsSorted(e.CPUs) {
-		t.Fatalf("CPUs %v", e.CPUs)
-	}
+	must.That(t, id.Driver != "" && id.Pool != "" && id.Device != "", "incomplete %+v", id)
+	must.That(t, e.PCI == "" || driver.NormalizePCI(e.PCI) == e.PCI, "PCI address %q is not normal", e.PCI)
+	must.That(t, e.Parent == "" || e.Parent != e.UUID && e.Parent != e.PCI, "%v is its own parent", id)
+	must.That(t, slices.IsSorted(e.CPUs), "CPUs %v", e.CPUs)
 	for i, a := range e.Capacity {
 		if a.Resource == "" || a.Value < 0 || math.IsNaN(a.Value) || math.IsInf(a.Value, 0) ||
 			i > 0 && e.Capacity[i-1].Resource >= a.Resource {

@@ -120,9 +120,8 @@ func TestPluginIndex(t *testing.T) {
 			if tc.want != "" {
 				want = id(tc.want)
 			}
-			if got, ok := index.Find(&tc.hardware); got != want || ok != (tc.want != "") {
-				t.Errorf("got %v (%v), want %v", got, ok, want)
-			}
+			got, ok := index.Find(&tc.hardware)
+			expect.That(t, got == want && ok == (tc.want != ""), "got %v (%v), want %v", got, ok, want)
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The amounts are those of the API's own description of CapacityRequestPolicy.
@@ -48,14 +49,11 @@ func TestPolicies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in, rejected, err := ParseSlices([]byte(sliceOf(1, here, strings.Replace(device, "POLICY", tc.policy, 1))), "n1")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			got := in[driver.ID{Driver: "d.test", Pool: "p", Device: "g"}].Policies
 			expect.Equal(t, "policies,", tc.want, got)
-			if rejected[driver.ReasonMalformedCapacity] != tc.rejected {
-				t.Errorf("rejected %v, want %d", rejected, tc.rejected)
-			}
+			expect.That(t, rejected[driver.ReasonMalformedCapacity] == tc.rejected,
+				"rejected %v, want %d", rejected, tc.rejected)
 			for _, r := range tc.requests {
 				if consumes, ok := got[0].Consumed(r.amount); ok != (r.consumes >= 0) || ok && consumes != r.consumes {
 					t.Errorf("a request for %v consumes %v, %v; want %v", r.amount, consumes, ok, r.consumes)
@@ -66,8 +64,6 @@ func TestPolicies(t *testing.T) {
 	alone := sliceOf(1, here,
 		`{"name":"g","capacity":{"memory":{"value":"80","requestPolicy":{"validRange":{"min":"1"}}}}}`)
 	for id, entry := range parse(t, []byte(alone), "n1") {
-		if entry.Policies != nil {
-			t.Errorf("%v has %v, though it is allocated once", id, entry.Policies)
-		}
+		expect.That(t, entry.Policies == nil, "%v has %v, though it is allocated once", id, entry.Policies)
 	}
 }

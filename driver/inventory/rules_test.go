@@ -44,9 +44,7 @@ func TestVendorName(t *testing.T) {
 		"Intel Corporation": "intel",
 		"15b3":              "mellanox", "Broadcom Inc. and subsidiaries": "broadcom", "Acme": "Acme",
 	} {
-		if got := vendorName(told); got != want {
-			t.Errorf("vendorName(%q) = %q, want %q", told, got, want)
-		}
+		expect.Is(t, vendorName(told), want, "vendorName(%q) =", told)
 	}
 }
 
@@ -74,9 +72,8 @@ func TestFalseUUIDs(t *testing.T) {
 		"none": "", "none-2": "",
 	}
 	for id, e := range in {
-		if e.UUID != want[id.Device] || e.PCI == "" {
-			t.Errorf("%s: hardware %+v, want UUID %q", id.Device, e.Hardware, want[id.Device])
-		}
+		expect.That(t, e.UUID == want[id.Device] && e.PCI != "",
+			"%s: hardware %+v, want UUID %q", id.Device, e.Hardware, want[id.Device])
 	}
 }
 
@@ -86,9 +83,7 @@ func TestPCIInName(t *testing.T) {
 		"gpu-0": "", "0000-03-00-8": "", "x0000-03-00-0": "", "0000-03-00-0x": "", "0000-03-20-0": "", "": "",
 		"gpu-0-mig-1g10gb-19-0": "",
 	} {
-		if got := pciInName(name); got != want {
-			t.Errorf("pciInName(%q) = %q, want %q", name, got, want)
-		}
+		expect.Is(t, pciInName(name), want, "pciInName(%q) =", name)
 	}
 }
 
@@ -105,9 +100,7 @@ func TestParseCPUList(t *testing.T) {
 func parse(t *testing.T, data []byte, node string) driver.Inventory {
 	t.Helper()
 	got, rejected, err := ParseSlices(data, node)
-	if err != nil || len(rejected) > 0 {
-		t.Fatalf("rejected %v, error %v", rejected, err)
-	}
+	must.That(t, err == nil && len(rejected) == 0, "rejected %v, error %v", rejected, err)
 	return got
 }
 
@@ -133,9 +126,8 @@ func TestNamed(t *testing.T) {
 		{driver.ID{Driver: "gpu.example.com", Device: "gpu-0-mig-1g10gb-19-2"}, nodes, false},
 	} {
 		got, named := CompleteByName(tc.id, nodes)
-		if diff := cmp.Diff(tc.want, got); diff != "" || named != tc.named {
-			t.Errorf("%v: named %v (-want +got):\n%s", tc.id, named, diff)
-		}
+		diff := cmp.Diff(tc.want, got)
+		expect.That(t, diff == "" && named == tc.named, "%v: named %v (-want +got):\n%s", tc.id, named, diff)
 	}
 }
 
@@ -157,8 +149,7 @@ spec:
   pool: {name: node, generation: 1, resourceSliceCount: 1}
   devices: [{name: d, attributes: {resource.kubernetes.io/pcieRoot: `+value+`}}]
 `), "node")
-		if got := found[driver.ID{Driver: "gpu.x", Pool: "node", Device: "d"}].PCIeRoot; err != nil || got != want {
-			t.Errorf("%s: %q, %v, %v, want %q", value, got, rejected, err, want)
-		}
+		got := found[driver.ID{Driver: "gpu.x", Pool: "node", Device: "d"}].PCIeRoot
+		expect.That(t, err == nil && got == want, "%s: %q, %v, %v, want %q", value, got, rejected, err, want)
 	}
 }

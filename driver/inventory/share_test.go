@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // shareOf returns the share of a device of driver and pool.
@@ -48,10 +50,8 @@ func nvidiaSlices(t *testing.T) []byte {
 	} {
 		for start := 0; start+p.size <= 8; start += p.step {
 			devices = append(devices, map[string]any{
-				"name": fmt.Sprintf("gpu-0-mig-%s-%d-%d", strings.ReplaceAll(p.profile, ".", ""), p.id, start),
-				"attributes": map[string]any{
-					"type": text("mig"), "parentUUID": text(uuid), "profile": text(p.profile),
-				},
+				"name":             fmt.Sprintf("gpu-0-mig-%s-%d-%d", strings.ReplaceAll(p.profile, ".", ""), p.id, start),
+				"attributes":       map[string]any{"type": text("mig"), "parentUUID": text(uuid), "profile": text(p.profile)},
 				"consumesCounters": []any{counters("counterSet", start, start+p.size, p.processors, p.memory)},
 			})
 		}
@@ -65,9 +65,7 @@ func nvidiaSlices(t *testing.T) []byte {
 		slice(map[string]any{"devices": devices}),
 		slice(map[string]any{"sharedCounters": []any{counters("name", 0, 8, 132, 81559)}}),
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return list
 }
 
@@ -81,9 +79,7 @@ func TestShareOfMIG(t *testing.T) {
 		"gpu-0-mig-3g40gb-9-0": 3.0 / 7, "gpu-0-mig-3g40gb-9-4": 3.0 / 7, "gpu-0-mig-4g40gb-5-0": 4.0 / 7,
 		"gpu-0-mig-7g80gb-0-0": 1,
 	} {
-		if got := shareOf(in, "gpu.nvidia.com", "node1", device); got != want {
-			t.Errorf("%s: share %v, want %v", device, got, want)
-		}
+		expect.Is(t, shareOf(in, "gpu.nvidia.com", "node1", device), want, "%s: share", device)
 	}
 	for device, want := range map[string]float64{
 		"gpu-0": 0, "gpu-0-mig-1g10gb-19-6": 16.0 / 132, "gpu-0-mig-1g20gb-15-2": 26.0 / 132, "gpu-0-mig-7g80gb-0-0": 1,
@@ -93,17 +89,13 @@ func TestShareOfMIG(t *testing.T) {
 		}
 	}
 	for id, entry := range in {
-		if entry.Unlisted {
-			t.Errorf("%v is unlisted, though a slice has it or its GPU", id)
-		}
+		expect.That(t, !entry.Unlisted, "%v is unlisted, though a slice has it or its GPU", id)
 	}
 	seven := 0.0
 	for i := range 7 {
 		seven += shareOf(in, "gpu.nvidia.com", "node1", fmt.Sprintf("gpu-0-mig-1g10gb-19-%d", i))
 	}
-	if math.Abs(seven-1) > 1e-12 {
-		t.Errorf("seven slices are %v of the GPU", seven)
-	}
+	expect.That(t, math.Abs(seven-1) <= 1e-12, "seven slices are %v of the GPU", seven)
 }
 
 // TestShareByCounters reads slices of the driver of test/system/cluster: a GPU and its four
@@ -111,9 +103,7 @@ func TestShareOfMIG(t *testing.T) {
 func TestShareByCounters(t *testing.T) {
 	in := parse(t, readTestdata(t, "../../../podresources/testdata/recordings/lives/resourceslices.yaml"), "node1")
 	for device, want := range map[string]float64{"cut-0": 0, "cut-0-partition-0": 0.25, "cut-0-partition-3": 0.25} {
-		if got := shareOf(in, "gpu.example.com", "node1", device); got != want {
-			t.Errorf("%s: share %v, want %v", device, got, want)
-		}
+		expect.Is(t, shareOf(in, "gpu.example.com", "node1", device), want, "%s: share", device)
 	}
 }
 
@@ -156,9 +146,7 @@ func TestShare(t *testing.T) {
 				devices = append(devices, strings.Replace(fmt.Sprintf(part, tc.another), `"p"`, `"q"`, 1))
 			}
 			in := parse(t, []byte(sliceOf(1, tc.selection, devices...)), "n1")
-			if got := shareOf(in, "d.test", "p", "p"); got != tc.want {
-				t.Errorf("share %v, want %v", got, tc.want)
-			}
+			expect.Is(t, shareOf(in, "d.test", "p", "p"), tc.want, "share")
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func ruleJSON(name, spec string) []byte {
@@ -69,9 +70,7 @@ func TestTaintRuleSelects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rule, reason := DecodeTaintRule(ruleJSON("r", tc.spec))
-			if reason != tc.reason {
-				t.Fatalf("reason %q, want %q", reason, tc.reason)
-			}
+			must.That(t, reason == tc.reason, "reason %q, want %q", reason, tc.reason)
 			var got []driver.ID
 			for _, id := range []driver.ID{gpu0, gpu1, elsewhere, nic, plugin} {
 				if rule.Selects(id) {
@@ -91,19 +90,14 @@ func TestAddTaints(t *testing.T) {
 	taints := append(make([]driver.Taint, 0, 8), worn) // room, so that an append in place would show
 	listed := driver.Inventory{id: {Taints: taints}, other: {}}
 	rule, reason := DecodeTaintRule(ruleJSON("today", `"deviceSelector":{"device":"gpu-0"},`+maintenance))
-	if reason != "" {
-		t.Fatal(reason)
-	}
+	must.That(t, reason == "", "%v", reason)
 	got, surplus := AddTaints(listed, []TaintRule{rule})
 	byRule := driver.Taint{Key: "example.com/maintenance", Value: "today", Effect: "NoExecute", Rule: "today"}
 	want := driver.Inventory{id: {Taints: []driver.Taint{worn, byRule}}, other: {}}
-	if diff := cmp.Diff(want, got); diff != "" || surplus != 0 {
-		t.Errorf("%d too many; -want +got:\n%s", surplus, diff)
-	}
+	diff := cmp.Diff(want, got)
+	expect.That(t, diff == "" && surplus == 0, "%d too many; -want +got:\n%s", surplus, diff)
 	expect.Equal(t, "the argument was changed", driver.Inventory{id: {Taints: []driver.Taint{worn}}, other: {}}, listed)
-	if spare := taints[:2][1]; spare != (driver.Taint{}) {
-		t.Errorf("the argument's array was written to: %v", spare)
-	}
+	expect.Is(t, taints[:2][1], (driver.Taint{}), "the argument's array was written to")
 	if worn.Source() != "slice" || byRule.Source() != "rule" {
 		t.Errorf("sources %s and %s", worn.Source(), byRule.Source())
 	}
@@ -112,9 +106,8 @@ func TestAddTaints(t *testing.T) {
 		many[i] = rule
 	}
 	got, surplus = AddTaints(listed, many)
-	if n := len(got[id].Taints); n != 1+maxRuleTaints || surplus != 3 {
-		t.Errorf("%d taints and %d too many", n, surplus)
-	}
+	n := len(got[id].Taints)
+	expect.That(t, n == 1+maxRuleTaints && surplus == 3, "%d taints and %d too many", n, surplus)
 }
 
 // A rule that is decoded has a name, and its taint has that name. It selects no device of a device
@@ -126,9 +119,8 @@ func FuzzDecodeTaintRule(f *testing.F) {
 		rule, reason := DecodeTaintRule(data)
 		switch {
 		case reason != "":
-			if rule != (TaintRule{}) || !slices.Contains(driver.Reasons(), reason) {
-				t.Fatalf("rule %+v for the reason %q", rule, reason)
-			}
+			must.That(t, rule == (TaintRule{}) && slices.Contains(driver.Reasons(), reason),
+				"rule %+v for the reason %q", rule, reason)
 		case rule.Name == "" || rule.taint.Rule != rule.Name:
 			t.Fatalf("rule %+v", rule)
 		case rule.Selects(driver.ID{Driver: "test/gpu", Device: "gpu-0"}):

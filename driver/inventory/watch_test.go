@@ -43,9 +43,8 @@ func expectEvents(t *testing.T, events <-chan event, want ...event) {
 	for _, want := range want {
 		select {
 		case got := <-events:
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Fatalf("-want +got:\n%s", diff)
-			}
+			diff := cmp.Diff(want, got)
+			must.That(t, diff == "", "-want +got:\n%s", diff)
 		case <-timeout.C:
 			t.Fatalf("no event, want %+v", want)
 		}
@@ -86,16 +85,13 @@ func TestWatch(t *testing.T) {
 	}
 	rename(static, "claim.json", spec("claim-gpu-0=/dev/nvidia0", "claim-gpu-1=/dev/nvidia1"))
 	expectEvents(t, events, came("claim-gpu-0", "claim-gpu-1"))
-	if h, ok := c.Lookup(qualified([]string{"claim-gpu-1"})); !ok || len(h.DeviceNodes) != 1 {
-		t.Errorf("%+v, found %v", h, ok)
-	}
+	h, ok := c.Lookup(qualified([]string{"claim-gpu-1"}))
+	expect.That(t, ok && len(h.DeviceNodes) == 1, "%+v, found %v", h, ok)
 	must.Do(t, os.Remove(filepath.Join(static, "claim.json")))
 	expectEvents(t, events, gone("claim-gpu-0", "claim-gpu-1"))
 
 	file, err := os.Create(filepath.Join(static, "slow.yaml")) // half a spec, then the other half
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { _ = file.Close() })
 	content := spec("slow")
 	for _, part := range []string{content[:30], content[30:]} {
@@ -113,9 +109,7 @@ func TestWatch(t *testing.T) {
 		must.Do(t, os.RemoveAll(late))
 		for left := 2; left > 0; { // in one look or two
 			e := <-events
-			if !e.Gone {
-				t.Fatalf("%+v", e)
-			}
+			must.That(t, e.Gone, "%+v", e)
 			left -= len(e.Names)
 		}
 	}
@@ -143,19 +137,13 @@ func TestWatchBurst(t *testing.T) {
 	}
 	for range n {
 		e := <-events
-		if !e.Gone {
-			t.Fatalf("%+v", e)
-		}
+		must.That(t, e.Gone, "%+v", e)
 		seen[e.Names[0]]++
 	}
 	for name, times := range seen {
-		if times != 2 {
-			t.Errorf("%s: %d events, want 2", name, times)
-		}
+		expect.That(t, times == 2, "%s: %d events, want 2", name, times)
 	}
-	if len(seen) != n || len(events) > 0 {
-		t.Errorf("%d names, want %d; %d events more", len(seen), n, len(events))
-	}
+	expect.That(t, len(seen) == n && len(events) == 0, "%d names, want %d; %d events more", len(seen), n, len(events))
 }
 
 // TestWatchPolls holds that, without inotify, changes are found within a poll's interval and dated.
@@ -195,13 +183,9 @@ func TestWatcherAdd(t *testing.T) {
 	w := openWatcher()
 	defer w.close()
 	dir := t.TempDir()
-	if w.add([]string{filepath.Join(dir, "missing"), dir}) {
-		t.Error("a folder that is not there is watched")
-	}
+	expect.That(t, !w.add([]string{filepath.Join(dir, "missing"), dir}), "a folder that is not there is watched")
 	expect.Equal(t, "", []string{dir}, w.notify.WatchList())
-	if !w.add([]string{dir}) {
-		t.Error("a folder that is watched is not watched")
-	}
+	expect.That(t, w.add([]string{dir}), "a folder that is watched is not watched")
 }
 
 // TestWaitOverflow holds that a lost event means another look, and that a foreign file's does not.
@@ -216,14 +200,10 @@ func TestWaitOverflow(t *testing.T) {
 		}()
 		w.events <- fsnotify.Event{Name: "/cdi/spec.123.tmp", Op: fsnotify.Create}
 		synctest.Wait()
-		if returned {
-			t.Error("a temporary file caused a look")
-		}
+		expect.That(t, !returned, "a temporary file caused a look")
 		w.errors <- fsnotify.ErrEventOverflow
 		synctest.Wait()
-		if !returned {
-			t.Error("an overflow caused none")
-		}
+		expect.That(t, returned, "an overflow caused none")
 	})
 }
 

@@ -78,9 +78,7 @@ func (m *machine) writeRaw(text string) {
 		_, err = f.WriteString(text)
 		err = errors.Join(err, f.Close())
 	}
-	if err != nil {
-		m.Fatal(err)
-	}
+	must.Do(m, err)
 }
 
 // sample returns the samples, which have no error.
@@ -103,9 +101,8 @@ func TestXIDs(t *testing.T) {
 	m := newMachine(t)
 	m.podOf = func(pid int) string { return fmt.Sprint("pod-", pid) }
 	m.write(fault)
-	if got := m.sample(); len(got) > 0 {
-		t.Fatalf("errors of before: %+v", got)
-	}
+	got := m.sample()
+	must.That(t, len(got) == 0, "errors of before: %+v", got)
 	m.pass(400 * time.Millisecond)
 	m.write(fault)
 	at := m.clock
@@ -125,9 +122,8 @@ func TestXIDs(t *testing.T) {
 			{Quantity: driver.Errors, Labels: xidLabels("79"), At: lost},
 		},
 	}}
-	if diff := cmp.Diff(want, m.sample()); diff != "" {
-		t.Fatalf("samples (-want +got):\n%s", diff)
-	}
+	diff := cmp.Diff(want, m.sample())
+	must.That(t, diff == "", "samples (-want +got):\n%s", diff)
 	m.pass(time.Second)
 	want[0].Events = nil
 	for i := range want[0].Readings {
@@ -147,9 +143,8 @@ func TestMIG(t *testing.T) {
 	want := []driver.Hardware{
 		{Parent: "GPU-65", Instance: "2/1", Vendor: "nvidia"}, {PCI: "0000:66:00.0", Vendor: "nvidia"},
 	}
-	if len(got) != 2 || !cmp.Equal(want, []driver.Hardware{got[0].Hardware, got[1].Hardware}) {
-		t.Errorf("samples %+v, want of %+v", got, want)
-	}
+	expect.That(t, len(got) == 2 && cmp.Equal(want, []driver.Hardware{got[0].Hardware, got[1].Hardware}),
+		"samples %+v, want of %+v", got, want)
 }
 
 // A lost GPU counts once as XID 79, whichever messages say so, and in which order. A message that
@@ -185,9 +180,7 @@ func TestLost(t *testing.T) {
 			}
 			m.pass(2 * lossWithin)
 			m.write(named)
-			if n := m.sample()[0].Readings[0].Value; n != c.want+1 {
-				t.Errorf("lost again, it counts %v, want %v", n, c.want+1)
-			}
+			expect.Is(t, m.sample()[0].Readings[0].Value, c.want+1, "lost again, it counts")
 		})
 	}
 	m := newMachine(t)
@@ -270,13 +263,10 @@ func TestResume(t *testing.T) {
 			next.path, next.clock, next.log, next.sequence = m.path, m.clock, m.log, m.sequence
 			next.Resume(position, left)
 			got := next.sample()
-			if len(got) != 1 || len(got[0].Readings) != 1 || len(got[0].Events) != 1 {
-				t.Fatalf("the samples are %+v", got)
-			}
-			if r, e := got[0].Readings[0], got[0].Events[0]; r.Labels != xidLabels("79") || r.Value != 1 ||
-				!r.Since.After(left) || !e.At.Equal(at) {
-				t.Errorf("read %+v with %+v, want one XID 79 at %v", r, e, at)
-			}
+			must.That(t, len(got) == 1 && len(got[0].Readings) == 1 && len(got[0].Events) == 1, "the samples are %+v", got)
+			r, e := got[0].Readings[0], got[0].Events[0]
+			expect.That(t, r.Labels == xidLabels("79") && r.Value == 1 && r.Since.After(left) && e.At.Equal(at),
+				"read %+v with %+v, want one XID 79 at %v", r, e, at)
 			next.write(fault)
 			if got := next.sample()[0].Readings; len(got) != 2 || got[1].Value != 1 {
 				t.Errorf("then read %+v", got)
@@ -293,9 +283,8 @@ func TestForged(t *testing.T) {
 	m.writeRaw(fmt.Sprintf("12,%d,1,-;%s\n", m.sequence, fault))
 	m.writeRaw("no record\n")
 	m.write("NVRM: Xid (PCI:0000:65:00)")
-	if got := m.sample(); len(got) > 0 {
-		t.Errorf("forged: %+v", got)
-	}
+	got := m.sample()
+	expect.That(t, len(got) == 0, "forged: %+v", got)
 	expect.Equal(t, "rejected", driver.Rejections{driver.ReasonMalformed: 2}, m.Rejected())
 }
 
@@ -321,9 +310,7 @@ func TestOverwritten(t *testing.T) {
 	first := m.record(fault)
 	m.sequence += 40
 	m.fakeLog(first, syscall.EPIPE, m.record(fault), syscall.EINTR, syscall.EINVAL, m.record(fault))
-	if n := m.sample()[0].Readings[0].Value; n != 3 {
-		t.Errorf("%v errors are counted, want 3", n)
-	}
+	expect.Is(t, m.sample()[0].Readings[0].Value, 3, "errors are counted")
 	want := driver.Rejections{driver.ReasonOverwritten: 40, driver.ReasonTooLarge: 1}
 	expect.Equal(t, "rejected", want, m.Rejected())
 }
@@ -341,16 +328,13 @@ func TestReopened(t *testing.T) {
 	m.write(nowhere)
 	m.pass(retryInterval)
 	got := m.sample()[0].Readings
-	if len(got) != 2 || got[0].Value != 1 || got[1].Value != 1 {
-		t.Errorf("after it was opened again: %+v", got)
-	}
+	expect.That(t, len(got) == 2 && got[0].Value == 1 && got[1].Value == 1, "after it was opened again: %+v", got)
 }
 
 func (m *machine) sampleError(want error) {
 	m.Helper()
-	if _, err := m.Sample(m.Context()); !errors.Is(err, want) {
-		m.Fatalf("error %v, want %v", err, want)
-	}
+	_, err := m.Sample(m.Context())
+	must.That(m, errors.Is(err, want), "error %v, want %v", err, want)
 }
 
 // A log that is not there, or that this process may not read, is an error with its reason where
@@ -365,9 +349,8 @@ func TestUnreadable(t *testing.T) {
 		}
 		m.pass(time.Second)
 	}
-	if reason := driver.ReasonOf(m.failure("open", &fs.PathError{Err: syscall.EPERM})); reason != driver.ReasonForbidden {
-		t.Errorf("not permitted has the reason %s", reason)
-	}
+	expect.Is(t, driver.ReasonOf(m.failure("open", &fs.PathError{Err: syscall.EPERM})), driver.ReasonForbidden,
+		"not permitted has the reason")
 	m.write(fault)
 	m.pass(retryInterval)
 	if got := m.sample(); len(got) > 0 {
@@ -412,9 +395,8 @@ func TestWatch(t *testing.T) {
 	}
 	stop()
 	<-ended
-	if e := m.sample()[0].Events; len(e) != 1 || e[0].PodUID != "uid" {
-		t.Errorf("events %+v", e)
-	}
+	e := m.sample()[0].Events
+	expect.That(t, len(e) == 1 && e[0].PodUID == "uid", "events %+v", e)
 }
 
 // A pipe of packets (pipe(2)) gives one record for each read and nothing more at its end, as

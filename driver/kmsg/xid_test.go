@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The lines are as NVIDIA's drivers of several versions write them.
@@ -51,15 +52,13 @@ func TestParseXID(t *testing.T) {
 		// a code that the list does not have, with a channel
 		"NVRM: Xid (PCI:0000:05:00): 999, pid=12, name=a, Ch 0000000c": {pci: "0000:05:00.0", code: 999, pid: 12},
 		// 340 and before
-		"NVRM: Xid (0000:01:00): 13, 0001 00000000 0000906f": {pci: "0000:01:00.0", code: 13},
-		"NVRM: Xid (PCI:0000:01:00): 32, Channel ID 00000000 intr 00004000": {
-			pci: "0000:01:00.0", code: 32,
-		},
-		"NVRM: Xid (PCI:10001:82:00): 62":                               {pci: "10001:82:00.0", code: 62},
-		"NVRM: Xid (PCI:0000:82:00.0): 62, 2023b230":                    {pci: "0000:82:00.0", code: 62},
-		"NVRM: Xid (PCI:0000:82:00): 31, pid=99999999999, name=a, Ch 1": {pci: "0000:82:00.0", code: 31},
-		"NVRM: Xid (PCI:0000:82:00): 31, pid=, name=a, Ch 1":            {pci: "0000:82:00.0", code: 31},
-		"NVRM: Xid (PCI:0000:82:00 GPU-I:x GPU-J:1): 31, pid=3, name=":  {pci: "0000:82:00.0", code: 31, pid: 3},
+		"NVRM: Xid (0000:01:00): 13, 0001 00000000 0000906f":                {pci: "0000:01:00.0", code: 13},
+		"NVRM: Xid (PCI:0000:01:00): 32, Channel ID 00000000 intr 00004000": {pci: "0000:01:00.0", code: 32},
+		"NVRM: Xid (PCI:10001:82:00): 62":                                   {pci: "10001:82:00.0", code: 62},
+		"NVRM: Xid (PCI:0000:82:00.0): 62, 2023b230":                        {pci: "0000:82:00.0", code: 62},
+		"NVRM: Xid (PCI:0000:82:00): 31, pid=99999999999, name=a, Ch 1":     {pci: "0000:82:00.0", code: 31},
+		"NVRM: Xid (PCI:0000:82:00): 31, pid=, name=a, Ch 1":                {pci: "0000:82:00.0", code: 31},
+		"NVRM: Xid (PCI:0000:82:00 GPU-I:x GPU-J:1): 31, pid=3, name=":      {pci: "0000:82:00.0", code: 31, pid: 3},
 	} {
 		if got, counts, ok := parseXID(line); !ok || !counts || got != want {
 			t.Errorf("%s:\n%+v, %v, %v, want %+v", line, got, counts, ok, want)
@@ -172,9 +171,8 @@ func FuzzKernelLog(f *testing.F) {
 			}
 			failures, _ := parseText(r.text)
 			for _, f := range failures {
-				if driver.NormalizePCI(f.pci) != f.pci || f.pci == "" && !f.lost || f.code < 0 || f.pid < 0 {
-					t.Fatalf("%q: %+v", r.text, f)
-				}
+				must.That(t, driver.NormalizePCI(f.pci) == f.pci && (f.pci != "" || f.lost) && f.code >= 0 && f.pid >= 0,
+					"%q: %+v", r.text, f)
 			}
 		}
 	})

@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -42,9 +43,7 @@ func TestIsRepresentor(t *testing.T) {
 		"p0": false, "p0s1": false, "c1p0": false, "": false, "c": false, "port": false,
 		"pf0": true, "pf0vf3": true, "pf1sf88": true, "c1pf0vf3": true, "c12pf0": true,
 	} {
-		if got := isRepresentor(name); got != want {
-			t.Errorf("isRepresentor(%q) = %v", name, got)
-		}
+		expect.Is(t, isRepresentor(name), want, "isRepresentor(%q)", name)
 	}
 }
 
@@ -96,9 +95,8 @@ func TestCounterProperties(t *testing.T) {
 			}
 			want += rise
 			c.advance(raw, time.Unix(int64(step)+2, 0))
-			if c.Value != want || !c.since.Equal(since) {
-				t.Fatalf("step %d: %v since %v, want %v since %v", step, c.Value, c.since, want, since)
-			}
+			must.That(t, c.Value == want && c.since.Equal(since),
+				"step %d: %v since %v, want %v since %v", step, c.Value, c.since, want, since)
 		}
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const nic = "devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/net/ens1f0v0/" // of server.tree
@@ -54,9 +56,8 @@ func TestLinkOff(t *testing.T) {
 	if err := os.Symlink("/sys/class/net/lo/speed", m.path("ens1f0v0", "carrier")); err != nil { // invalid, too
 		t.Fatal(err)
 	}
-	if up, ok := drivertest.Values(m.sample()["ens1f0v0"])["link_up network"]; up != 0 || !ok {
-		t.Errorf("link_up %v, %v", up, ok)
-	}
+	up, ok := drivertest.Values(m.sample()["ens1f0v0"])["link_up network"]
+	expect.That(t, up == 0 && ok, "link_up %v, %v", up, ok)
 }
 
 // The counter of lost links continues, also if an interface is created again.
@@ -92,9 +93,7 @@ func TestLinkInPod(t *testing.T) {
 	read := func() map[string]float64 {
 		t.Helper()
 		s, ok := m.device("")
-		if !ok {
-			t.Fatal("no sample")
-		}
+		must.That(t, ok, "no sample")
 		return drivertest.Values(s)
 	}
 	if got := read(); got["io_bytes network receive"] != 700 || len(got) != numCounters {

@@ -215,13 +215,11 @@ func TestTemperature(t *testing.T) {
 	m.Clock = m.Clock.Add(factsEvery)
 	m.Write(monitor + "temp1_input: hot\n")
 	samples, err := m.source.Sample(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "read sensor asic of network interface ens1f0np0") {
-		t.Errorf("error %v of a sensor that can't be read", err)
-	}
+	expect.That(t, err != nil && strings.Contains(err.Error(), "read sensor asic of network interface ens1f0np0"),
+		"error %v of a sensor that can't be read", err)
 	got := drivertest.Values(byName(samples)["ens1f0np0"])
-	if !driver.IsMalformed(got["temperature asic"]) || got["temperature temp2"] != 39.25 {
-		t.Errorf("readings %v, want those of the other sensor, and a malformed one", got)
-	}
+	expect.That(t, driver.IsMalformed(got["temperature asic"]) && got["temperature temp2"] == 39.25,
+		"readings %v, want those of the other sensor, and a malformed one", got)
 }
 
 func TestDeadline(t *testing.T) {
@@ -236,9 +234,8 @@ func TestDeadline(t *testing.T) {
 		return m.Clock
 	}
 	samples, err := m.source.Sample(ctx)
-	if len(samples) != 3 || !errors.Is(err, context.Canceled) {
-		t.Errorf("%d samples, error %v; want 3 and %v", len(samples), err, context.Canceled)
-	}
+	expect.That(t, len(samples) == 3 && errors.Is(err, context.Canceled),
+		"%d samples, error %v; want 3 and %v", len(samples), err, context.Canceled)
 }
 
 // TestTurns: of many interfaces without hardware each has its turn, and keeps its readings until
@@ -265,13 +262,9 @@ func TestTurns(t *testing.T) {
 				read[name] = at
 			}
 		}
-		if now != virtualsAtOnce {
-			t.Errorf("%d interfaces without hardware were read, want %d", now, virtualsAtOnce)
-		}
+		expect.Is(t, now, virtualsAtOnce, "interfaces without hardware were read")
 	}
-	if len(read) != virtuals {
-		t.Errorf("%d of %d interfaces without hardware had their turn", len(read), virtuals)
-	}
+	expect.Is(t, len(read), virtuals, "interfaces without hardware had their turn")
 }
 
 func TestRootUnreadable(t *testing.T) {
@@ -317,22 +310,16 @@ func TestCrowded(t *testing.T) {
 	}
 	m.later()
 	m.sample()
-	if got := len(m.source.known); got != present {
-		t.Errorf("%d interfaces are known, want the %d that are there", got, present)
-	}
+	expect.Is(t, len(m.source.known), present, "interfaces are known that are there")
 }
 
 // TestThisMachine reads the network interfaces that are really there.
 func TestThisMachine(t *testing.T) {
 	source := New(driver.Host{Sysfs: "/sys"})
 	before, err := source.Sample(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	after, err := source.Sample(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	expect.OK(t, errors.Join(drivertest.Validate(after, time.Now()), drivertest.Follows(before, after)))
 	entries, err := os.ReadDir("/sys/class/net")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -62,9 +62,7 @@ func (m *machine) device(netDev string) (sample driver.Sample, ok bool) {
 	samples := must.Get(m.source.Sample(m.Context()))(m)
 	for _, s := range samples {
 		if s.Device == "nic-0" || netDev != "" && s.Hardware.NetDev == netDev {
-			if ok {
-				m.Errorf("the device has two samples: %+v and %+v", sample, s)
-			}
+			expect.That(m, !ok, "the device has two samples: %+v and %+v", sample, s)
 			sample, ok = s, true
 		}
 	}
@@ -77,9 +75,7 @@ func TestPodsInterface(t *testing.T) {
 	m.process(7, row("eth0", 5), row("net1", 1000))
 	m.attach(driver.Hardware{}, 7)
 	s, ok := m.device("")
-	if !ok || s.Driver != "dra.net" {
-		t.Fatalf("sample %+v, %v", s, ok)
-	}
+	must.That(t, ok && s.Driver == "dra.net", "sample %+v, %v", s, ok)
 	want := map[string]float64{
 		"io_bytes network receive": 1000, "io_bytes network transmit": 9,
 		"network_packets receive": 2, "network_packets transmit": 10,
@@ -112,9 +108,8 @@ func TestPodsProcesses(t *testing.T) {
 		tc.do()
 		m.later()
 		s, ok := m.device("")
-		if got := received(s).Value; ok != (tc.want >= 0) || ok && got != tc.want {
-			t.Errorf("%s: %v, %v; want %v", tc.name, got, ok, tc.want)
-		}
+		got := received(s).Value
+		expect.That(t, ok == (tc.want >= 0) && (!ok || got == tc.want), "%s: %v, %v; want %v", tc.name, got, ok, tc.want)
 	}
 }
 
@@ -129,9 +124,8 @@ func TestMovesToPodAndBack(t *testing.T) {
 		t.Helper()
 		s, ok := m.device(name)
 		v := drivertest.Values(s)
-		if !ok || v["io_bytes network receive"] != bytes || v["network_drops receive"] != dropped {
-			t.Errorf("%s: %v, want %v bytes and %v drops", what, v, bytes, dropped)
-		}
+		expect.That(t, ok && v["io_bytes network receive"] == bytes && v["network_drops receive"] == dropped,
+			"%s: %v, want %v bytes and %v drops", what, v, bytes, dropped)
 		if r := received(s); !r.Since.IsZero() {
 			t.Errorf("%s: counts since %v, want since ever", what, r.Since)
 		}
@@ -160,9 +154,7 @@ func TestMovesToPodAndBack(t *testing.T) {
 	m.set(name, file, 2300)
 	m.set(name, drops, 5)
 	check("later", 2300, 5)
-	if len(m.attached) == 0 || m.source.known["dra.net/nic-0"] != nil {
-		t.Error("the device has two histories")
-	}
+	expect.That(t, len(m.attached) != 0 && m.source.known["dra.net/nic-0"] == nil, "the device has two histories")
 }
 
 // An interface that its driver creates in each pod starts at zero there, and the device continues.
@@ -242,9 +234,8 @@ func TestTooManyAttachments(t *testing.T) {
 	for n := range maxAttachments {
 		m.attached = append(m.attached, driver.Attachment{Driver: "dra.net", Device: strconv.Itoa(n)})
 	}
-	if samples, err := m.source.Sample(t.Context()); len(samples) != 1 || err == nil {
-		t.Errorf("%d samples, error %v; want 1 and an error", len(samples), err)
-	}
+	samples, err := m.source.Sample(t.Context())
+	expect.That(t, len(samples) == 1 && err != nil, "%d samples, error %v; want 1 and an error", len(samples), err)
 }
 
 // TestMoveProperties: over any walk of an interface between the host and pods, the device's count
@@ -281,9 +272,8 @@ func TestMoveProperties(t *testing.T) {
 				m.attach(driver.Hardware{NetDev: name}, 10+step)
 			}
 			s, ok := m.device(name)
-			if got := received(s).Value; !ok || got != float64(kernel) {
-				rt.Fatalf("step %d, on host %v: %v, want %d", step, host, got, kernel)
-			}
+			got := received(s).Value
+			must.That(rt, ok && got == float64(kernel), "step %d, on host %v: %v, want %d", step, host, got, kernel)
 		}
 	})
 }

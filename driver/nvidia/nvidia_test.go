@@ -28,9 +28,7 @@ func TestPlacementInName(t *testing.T) {
 		"gpu-x-mig-1g10gb-19-0":     "",
 		"gpu-0-mig-1g10gb-19-":      "",
 	} {
-		if got := nvidia.PlacementInName(name); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
-		}
+		expect.Is(t, nvidia.PlacementInName(name), want, "%s", name)
 	}
 }
 
@@ -39,9 +37,7 @@ func TestComputeSlices(t *testing.T) {
 		"1g.10gb": 1, "3g.40gb": 3, "7g.80gb": 7, "1g.10gb+me": 1, "1c.3g.40gb": 1, "2c.3g.40gb": 2,
 		"": 0, "g.10gb": 0, "3": 0, "-1g.10gb": 0, "1cg.10gb": 0, "10gb": 0, "999g.1gb": 0,
 	} {
-		if got := nvidia.ComputeSlices(profile); got != want {
-			t.Errorf("%q: %d, want %d", profile, got, want)
-		}
+		expect.Is(t, nvidia.ComputeSlices(profile), want, "%q", profile)
 	}
 }
 
@@ -57,17 +53,12 @@ func FuzzMIGNames(f *testing.F) {
 		}
 		text := fmt.Sprintf("%dg.%dgb%s", compute, memory, attribute)
 		parent := fmt.Sprintf("gpu-%d", minor)
-		name := fmt.Sprintf("%s-mig-%s-%d-%d", parent,
-			strings.NewReplacer(".", "", "+", "-").Replace(text), profile, start)
+		name := fmt.Sprintf("%s-mig-%s-%d-%d", parent, strings.NewReplacer(".", "", "+", "-").Replace(text), profile, start)
 		if got, want := nvidia.PlacementInName(name), nvidia.Placement(int(minor), int(profile), int(start)); got != want {
 			t.Errorf("%s: placement %q, want %q", name, got, want)
 		}
-		if got := nvidia.ParentInName(name); got != parent {
-			t.Errorf("%s: parent %q, want %q", name, got, parent)
-		}
-		if got := nvidia.ParentInName(parent); got != "" {
-			t.Errorf("%s has the parent %q", parent, got)
-		}
+		expect.Is(t, nvidia.ParentInName(name), parent, "%s: parent", name)
+		expect.Is(t, nvidia.ParentInName(parent), "", "%s has the parent", parent)
 	})
 }
 
@@ -109,9 +100,8 @@ func TestXIDs(t *testing.T) {
 		got[0].Value != 3 {
 		t.Errorf("%d codes, the first is %+v, the last %+v", len(got), got[0], last)
 	}
-	if events := report().Events; events != nil {
-		t.Errorf("events were reported again: %v", events)
-	}
+	events := report().Events
+	expect.That(t, events == nil, "events were reported again: %v", events)
 }
 
 // Errors of NVLink 5 are counted by severity. Those without one are reported one report later, so
@@ -144,24 +134,17 @@ func TestSeverity(t *testing.T) {
 func TestRetry(t *testing.T) {
 	r := nvidia.NewRetry(time.Second, 5*time.Second)
 	now := time.Unix(100, 0)
-	if !r.Due(now) || r.Waiting() {
-		t.Error("the first attempt is not due")
-	}
+	expect.That(t, r.Due(now) && !r.Waiting(), "the first attempt is not due")
 	for _, seconds := range []int64{1, 2, 4, 5, 5} {
 		r.Postpone(now)
 		due := time.Unix(100+seconds, 0)
-		if r.Due(due.Add(-1)) || !r.Due(due) || !r.Waiting() {
-			t.Errorf("an attempt is not due after just %d s", seconds)
-		}
+		expect.That(t, !r.Due(due.Add(-1)) && r.Due(due) && r.Waiting(), "an attempt is not due after just %d s", seconds)
 	}
 	r.Reset()
-	if r.Waiting() || r.Due(now.Add(4*time.Second)) {
-		t.Error("a reset brings the attempt forward, or leaves it waiting")
-	}
+	expect.That(t, !r.Waiting() && !r.Due(now.Add(4*time.Second)),
+		"a reset brings the attempt forward, or leaves it waiting")
 	r.Postpone(now)
-	if !r.Due(now.Add(time.Second)) {
-		t.Error("after a reset the delay is not the first one")
-	}
+	expect.That(t, r.Due(now.Add(time.Second)), "after a reset the delay is not the first one")
 }
 
 type connection struct{ number int }

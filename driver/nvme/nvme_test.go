@@ -122,9 +122,8 @@ func wholeServer() map[string]map[string]float64 {
 
 func TestValues(t *testing.T) {
 	m := newMachine(t, server(t))
-	if _, ok := drivertest.Values(m.sample()[drive])["utilization"]; ok {
-		t.Error("a utilization after one sample")
-	}
+	_, ok := drivertest.Values(m.sample()[drive])["utilization"]
+	expect.That(t, !ok, "a utilization after one sample")
 	m.later(time.Second)
 	got := m.sample()
 	for address, want := range wholeServer() {
@@ -192,9 +191,8 @@ func TestReplaced(t *testing.T) {
 	m.Write("class/nvme/nvme0 -> ../../devices/pci0000:5d/0000:5f:00.0/nvme/nvme2\n")
 	m.later(time.Second)
 	got := m.sample()
-	if _, ok := got[drive]; ok || got[otherPort].Hardware.Serial != "S2" {
-		t.Errorf("%+v", got)
-	}
+	_, ok := got[drive]
+	expect.That(t, !ok && got[otherPort].Hardware.Serial == "S2", "%+v", got)
 	m.Write("devices/pci0000:5d/0000:5e:00.1/nvme/nvme3/nvme3n1/stat: 1 1 8 1 1 1 16 1 1 1 1\n")
 	m.later(slowEvery)
 	if got := drivertest.Values(m.sample()[function]); got["io_bytes storage transmit"] != 8*512 {

@@ -5,12 +5,9 @@ package nvml
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
@@ -19,50 +16,24 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
-// Each condition that needs an action appears alone, with its action, and disappears.
-func TestNeedsAttention(t *testing.T) {
-	for _, tc := range []struct {
-		want   string
-		change func(*nvmltest.Condition)
-		since  int // the first branch of drivers that reports it
-	}{
-		{"none ok", func(*nvmltest.Condition) {}, 535},
-		{"reset row_remap_pending", func(c *nvmltest.Condition) { c.RemapPending = 1 }, 535},
-		{"rma row_remap_failed", func(c *nvmltest.Condition) { c.RemapFailed = 1 }, 535},
-		{"reset page_retirement_pending", func(c *nvmltest.Condition) { c.RetirementPending = 1 }, 535},
-		{"reset channel_repair_pending", func(c *nvmltest.Condition) { c.ChannelRepair = 1 }, 535},
-		{"reset tpc_repair_pending", func(c *nvmltest.Condition) { c.TPCRepair = 1 }, 535},
-		{"rma sram_ecc_threshold", func(c *nvmltest.Condition) { c.SRAMThreshold = 1 }, 535},
-		{"rma unrepairable_memory", func(c *nvmltest.Condition) { c.Unrepairable = 1 }, 535},
-		{"reset recovery_action", func(c *nvmltest.Condition) { c.RecoveryAction = 1 }, 570},
-		{"reboot recovery_action", func(c *nvmltest.Condition) { c.RecoveryAction = 2 }, 570},
-		{"drain recovery_action", func(c *nvmltest.Condition) { c.RecoveryAction = 3 }, 570},
-	} {
-		t.Run(tc.want, func(t *testing.T) {
-			for _, version := range []string{"535.183.01", "550.163.01", "570.86.15", "580.65.06", "590.44.01"} {
-				want := tc.want
-				if branch(version) < tc.since {
-					want = "none ok"
-				}
-				c := newClock()
-				machine.Reset(1)
-				machine.SetDriver(version)
-				s := newSource(t, c, nil)
-				nvidiatest.Sample(t, s)
-				tc.change(&machine.GPUs[0].Condition)
-				c.Advance(rareInterval.Seconds())
-				if got := nvidiatest.Attention(nvidiatest.Sample(t, s)[0]); !slices.Equal(got, []string{want}) {
-					t.Errorf("%s: %q, want %q", version, got, want)
-				}
-				machine.GPUs[0].Condition = nvmltest.Condition{}
-				c.Advance(rareInterval.Seconds())
-				if got := nvidiatest.Attention(nvidiatest.Sample(t, s)[0]); !slices.Equal(got, []string{"none ok"}) {
-					t.Errorf("%s, when it is over: %q", version, got)
-				}
-			}
-		})
+// library is the source on a machine of one GPU.
+func library(change func(*Config)) nvidiatest.Library {
+	return nvidiatest.Library{
+		Versions: map[string][]string{
+			"535.183.01": {"recovery_action"}, "550.163.01": {"recovery_action"}, "570.86.15": nil, "580.65.06": nil,
+			"590.44.01": nil,
+		},
+		Start: func(t *testing.T, version string) (*nvidiatest.Clock, driver.Source) {
+			c := newClock()
+			machine.Reset(1)
+			machine.SetDriver(version)
+			return c, newSource(t, c, change)
+		},
+		GPU: &machine.GPUs[0], Wait: rareInterval,
 	}
 }
+
+func TestNeedsAttention(t *testing.T) { library(nil).NeedsAttention(t) }
 
 // A GPU without any of these values is not reported as fine.
 func TestNeedsAttentionUnknown(t *testing.T) {
@@ -99,27 +70,12 @@ func TestRareQueries(t *testing.T) {
 	}
 }
 
-// Why a GPU is throttled now, by the bits of nvml.h. An idle GPU and chosen clocks are no
-// throttling.
 func TestThrottleActive(t *testing.T) {
-	for mask, active := range map[float64][]string{
-		0x0: nil, 0x1: nil, 0x2: nil, 0x3: nil, 0x4: {"power"}, 0x20: {"thermal"}, 0x48: {"hw_thermal"},
-		0x88: {"hw_power_brake"}, 0x8: {"other"}, 0x10: {"other"}, 0x400: {"other"}, 0x24: {"power", "thermal"},
-	} {
-		for _, library := range []string{machine.Library, machine.OldLibrary} {
-			machine.Reset(1)
-			machine.GPUs[0].Condition.Throttling = mask
-			want := map[string]float64{"power": 0, "thermal": 0, "hw_thermal": 0, "hw_power_brake": 0, "other": 0}
-			for _, reason := range active {
-				want[reason] = 1
-			}
-			s := newSource(t, newClock(), func(c *Config) { c.Library = library })
-			if diff := cmp.Diff(want, nvidiatest.Readings(nvidiatest.Sample(t, s)[0], driver.ThrottleActive)); diff != "" {
-				t.Errorf("%#x (-want +got):\n%s", int(mask), diff)
-			}
-		}
-	}
+	library(nil).ThrottleActive(t)
+	library(func(c *Config) { c.Library = machine.OldLibrary }).ThrottleActive(t)
 }
+
+func TestNVLink5(t *testing.T) { library(nil).NVLink5(t, "580.65.06") }
 
 // The state of a GPU in its fabric. Drivers before 570 do not report its health.
 func TestFabricState(t *testing.T) {
@@ -153,19 +109,8 @@ func TestFabricState(t *testing.T) {
 func TestPerformanceState(t *testing.T) {
 	machine.Reset(1)
 	machine.GPUs[0].Condition.PerformanceState = 32
-	if v, ok := nvidiatest.Value(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0], driver.PerformanceState); ok {
-		t.Errorf("NVML_PSTATE_UNKNOWN is read as %v", v)
-	}
-}
-
-// NVLink 5 counts recoveries in a field of its own, and none of the older errors.
-func TestNVLink5(t *testing.T) {
-	machine.Reset(1)
-	c := &machine.GPUs[0].Condition
-	c.NVLinkCRC, c.NVLinkReplay, c.NVLinkRecovery, c.NVLink5Recovery = nan(), nan(), nan(), 7
-	got := nvidiatest.Readings(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0], driver.Errors)
-	maps.DeleteFunc(got, func(labels string, _ float64) bool { return !strings.HasPrefix(labels, "nvlink") })
-	expect.Equal(t, "errors", map[string]float64{"nvlink recovery": 7}, got)
+	v, ok := nvidiatest.Value(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0], driver.PerformanceState)
+	expect.That(t, !ok, "NVML_PSTATE_UNKNOWN is read as %v", v)
 }
 
 // A number or scope that a driver refuses is not supported, and no failure.
@@ -174,9 +119,8 @@ func TestRefusedField(t *testing.T) {
 	c := &machine.GPUs[0].Condition
 	c.NVLinkRecovery, c.NVLink5Recovery = nan(), -1
 	got := nvidiatest.Sample(t, newSource(t, newClock(), nil))[0]
-	if v, ok := nvidiatest.Value(got, driver.Errors, "nvlink", "recovery"); ok {
-		t.Errorf("nvlink recovery is %v", v)
-	}
+	v, ok := nvidiatest.Value(got, driver.Errors, "nvlink", "recovery")
+	expect.That(t, !ok, "nvlink recovery is %v", v)
 }
 
 // Errors of the PCIe link are the kernel's counts.

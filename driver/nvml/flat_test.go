@@ -10,6 +10,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Threads, goroutines, files and memory stay constant over many ticks. All parallel calls hang
@@ -24,20 +26,15 @@ func TestFlat(t *testing.T) {
 	ticks, late := 0, 0
 	nvidiatest.Flat(t, "NVML_TICKS", 8+1, func() { hangAll(t, s) }, func(i int) {
 		if _, err := s.Sample(t.Context()); err != nil {
-			if driver.ReasonOf(err) != driver.ReasonHung {
-				t.Fatal(err)
-			}
+			must.That(t, driver.ReasonOf(err) == driver.ReasonHung, "%v", err)
 			late++ // a machine that is so busy that nothing ran for the time of callTimeout
 		}
 		c.Advance(1)
 		ticks = i + 1
 	}, func() int { return len(openDevices(t)) })
-	if late > ticks/100 {
-		t.Errorf("%d ticks were late", late)
-	}
-	if machine.EventSets != 1 || machine.GPMSamples != 2*(6+7+3) {
-		t.Errorf("%d event sets and %d GPM samples are allocated", machine.EventSets, machine.GPMSamples)
-	}
+	expect.That(t, late <= ticks/100, "%d ticks were late", late)
+	expect.That(t, machine.EventSets == 1 && machine.GPMSamples == 2*(6+7+3),
+		"%d event sets and %d GPM samples are allocated", machine.EventSets, machine.GPMSamples)
 }
 
 // hangAll lets all calls that are made side by side hang at the same time, and then return.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -34,9 +35,7 @@ func TestNewLibrary(t *testing.T) {
 		nvidiatest.Sample(t, s)
 		c.Advance(1)
 	}
-	if !mapped(t, path) {
-		t.Fatal("the library is not mapped: the test shows nothing")
-	}
+	must.That(t, mapped(t, path), "the library is not mapped: the test shows nothing")
 	machine.Users, machine.Init = 0, int64(nvml.ERROR_LIB_RM_VERSION_MISMATCH)
 	c.Advance(1)
 	if _, err := s.Sample(t.Context()); err == nil {
@@ -46,15 +45,12 @@ func TestNewLibrary(t *testing.T) {
 	if _, err := s.Sample(t.Context()); err == nil || !strings.Contains(err.Error(), "nvmlInit_v2") {
 		t.Fatalf("while the library does not fit the driver: error %v", err)
 	}
-	if mapped(t, path) {
-		t.Error("the library that does not fit the driver is mapped still")
-	}
+	expect.That(t, !mapped(t, path), "the library that does not fit the driver is mapped still")
 	install(machine.NewLibrary)
 	c.Advance(retryMost.Seconds())
 	for _, got := range nvidiatest.Sample(t, s) {
-		if got.Hardware.DriverVersion != nvmltest.NewVersion || len(got.Readings) == 0 {
-			t.Errorf("%s: driver %s, %d readings", got.Hardware.UUID, got.Hardware.DriverVersion, len(got.Readings))
-		}
+		expect.That(t, got.Hardware.DriverVersion == nvmltest.NewVersion && len(got.Readings) != 0,
+			"%s: driver %s, %d readings", got.Hardware.UUID, got.Hardware.DriverVersion, len(got.Readings))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestInstances(t *testing.T) {
@@ -24,9 +25,7 @@ func TestInstances(t *testing.T) {
 	nvidiatest.Sample(t, s)
 	c.Advance(1)
 	samples := nvidiatest.Sample(t, s)
-	if len(samples) != 5 {
-		t.Fatalf("%d samples of 2 GPUs and 3 instances", len(samples))
-	}
+	must.That(t, len(samples) == 5, "%d samples of 2 GPUs and 3 instances", len(samples))
 	parent, instance := &machine.GPUs[1], &machine.GPUs[1].Instances[2]
 	got := of(t, samples, instance.UUID())
 	wantHardware := driver.Hardware{
@@ -57,9 +56,8 @@ func TestInstances(t *testing.T) {
 	if v, _ := nvidiatest.Value(whole, driver.Power); v != parent.Power {
 		t.Errorf("power of the parent is %v", v)
 	}
-	if len(whole.Hardware.DeviceNodes) > 0 {
-		t.Errorf("the parent has the device nodes %v, which its instances have too", whole.Hardware.DeviceNodes)
-	}
+	expect.That(t, len(whole.Hardware.DeviceNodes) == 0,
+		"the parent has the device nodes %v, which its instances have too", whole.Hardware.DeviceNodes)
 }
 
 // The share of a MIG device is by the compute slices of its profile.
@@ -67,9 +65,7 @@ func TestShareOf(t *testing.T) {
 	for profile, want := range map[string]float64{
 		"1g.10gb": 1.0 / 7, "1g.10gb+me": 1.0 / 7, "7g.80gb": 1, "2c.4g.24gb": 2.0 / 7, "8g.80gb": 0, "": 0,
 	} {
-		if got := shareOf(profile, 7); got != want {
-			t.Errorf("%s: %v, want %v", profile, got, want)
-		}
+		expect.Is(t, shareOf(profile, 7), want, "%s", profile)
 	}
 }
 
@@ -116,9 +112,7 @@ func TestRepartition(t *testing.T) {
 		t.Fatalf("with 7 instances: %v", got)
 	}
 	uuids()
-	if machine.GPMSamples != 14 {
-		t.Errorf("%d GPM samples are allocated for 7 instances", machine.GPMSamples)
-	}
+	expect.That(t, machine.GPMSamples == 14, "%d GPM samples are allocated for 7 instances", machine.GPMSamples)
 	for i := 1; i < 7; i++ {
 		g.Instances[i].Present = 0
 	}
@@ -128,12 +122,8 @@ func TestRepartition(t *testing.T) {
 		t.Errorf("after another partitioning: %v", got)
 	}
 	uuids()
-	if machine.GPMSamples != 4 {
-		t.Errorf("%d GPM samples are allocated for 2 instances", machine.GPMSamples)
-	}
-	if got := of(t, nvidiatest.Sample(t, s), "MIG-new").Hardware.Placement; got != "nvidia/0/9/4" {
-		t.Errorf("placement %q", got)
-	}
+	expect.That(t, machine.GPMSamples == 4, "%d GPM samples are allocated for 2 instances", machine.GPMSamples)
+	expect.Is(t, of(t, nvidiatest.Sample(t, s), "MIG-new").Hardware.Placement, "nvidia/0/9/4", "placement")
 	g.MIG = 0
 	c.Advance(1)
 	if got := nvidiatest.Sample(t, s); len(got) != 1 {
@@ -167,9 +157,8 @@ func TestSharedGPUInstance(t *testing.T) {
 		samples = nvidiatest.Sample(t, s)
 		for i, want := range []float64{0, 1, 0} {
 			instance := of(t, samples, machine.GPUs[0].Instances[i].UUID())
-			if n, _ := nvidiatest.Value(instance, driver.Errors, "xid", "43"); n != want {
-				t.Errorf("compute instance %d has %v XID errors, want %v", i, n, want)
-			}
+			n, _ := nvidiatest.Value(instance, driver.Errors, "xid", "43")
+			expect.That(t, n == want, "compute instance %d has %v XID errors, want %v", i, n, want)
 		}
 	}
 }
@@ -189,7 +178,6 @@ func TestInstancesWithoutGPM(t *testing.T) {
 		"memory_used": instance.Memory, "memory_capacity": instance.MemoryTotal, "memory_reserved": instance.MemoryReserved,
 	}
 	expect.Equal(t, "readings of an instance", want, nvidiatest.Values(of(t, samples, instance.UUID())))
-	if v, ok := nvidiatest.Value(samples[0], driver.Utilization); ok {
-		t.Errorf("the parent's utilization is %v, which nobody knows", v)
-	}
+	v, ok := nvidiatest.Value(samples[0], driver.Utilization)
+	expect.That(t, !ok, "the parent's utilization is %v, which nobody knows", v)
 }

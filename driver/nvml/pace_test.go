@@ -9,6 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 const completeEvery = 5 * time.Second
@@ -53,9 +54,8 @@ func TestPace(t *testing.T) {
 		if complete != want || called != want || busy.At.Equal(c.Now()) != want || complete && read.Value != energy {
 			t.Errorf("%s: read %v, called %v, energy %+v, utilization %+v; want %v", what, complete, called, read, busy, want)
 		}
-		if len(now.Readings) != len(before.Readings) {
-			t.Errorf("%s: %d readings, of %d", what, len(now.Readings), len(before.Readings))
-		}
+		expect.That(t, len(now.Readings) == len(before.Readings),
+			"%s: %d readings, of %d", what, len(now.Readings), len(before.Readings))
 		for _, q := range []driver.Quantity{driver.Power, driver.MemoryUsed} {
 			if at := reading(t, now, q).At; !at.Equal(c.Now()) {
 				t.Errorf("%s: %v of %v, now %v", what, q, at, c.Now())
@@ -100,17 +100,11 @@ func TestPaceOfMIG(t *testing.T) {
 		return reading(t, nvidiatest.Sample(t, s)[0], driver.Energy).At.Equal(c.Now())
 	}
 	nvidiatest.Sample(t, s)
-	if energyIsRead() {
-		t.Error("energy is read each second")
-	}
+	expect.That(t, !energyIsRead(), "energy is read each second")
 	gpu := &machine.GPUs[0]
 	gpu.Processes[0] = nvmltest.Process{PID: 7, Memory: 1, GPUInstance: gpu.Instances[1].GPUInstance}
-	if !energyIsRead() {
-		t.Error("a process begins in an instance, and the energy of its GPU is not read")
-	}
-	if energyIsRead() {
-		t.Error("energy is read although nothing began")
-	}
+	expect.That(t, energyIsRead(), "a process begins in an instance, and the energy of its GPU is not read")
+	expect.That(t, !energyIsRead(), "energy is read although nothing began")
 }
 
 // Utilization loses nothing: over any time that ends with a complete sample, it is the mean of all
@@ -141,9 +135,8 @@ func TestPaceIsExact(t *testing.T) {
 			t.Fatalf("the only process has %+v, the GPU %+v", p, busy)
 		}
 	}
-	if diff := active - truth; diff > 1e-6 || diff < -1e-6 {
-		t.Errorf("%v active seconds, want %v", active, truth)
-	}
+	diff := active - truth
+	expect.That(t, diff <= 1e-6 && diff >= -1e-6, "%v active seconds, want %v", active, truth)
 }
 
 // With the times of an H100's calls, reading takes at most 0.35 % of a processor for each GPU.
@@ -170,9 +163,7 @@ func TestCost(t *testing.T) {
 			}
 			spent := (machine.Spent() - before) / seconds
 			t.Logf("%v a second", spent)
-			if spent > most || spent < most/10 {
-				t.Errorf("the calls take %v a second, want at most %v", spent, most)
-			}
+			expect.That(t, spent <= most && spent >= most/10, "the calls take %v a second, want at most %v", spent, most)
 		})
 	}
 }

@@ -46,9 +46,8 @@ func TestProcesses(t *testing.T) {
 	expect.Equal(t, "processes after one went idle", want, uses(of(t, samples, g.UUID())))
 	wantInstance := map[string]float64{"99 memory_used": 1 << 20}
 	expect.Equal(t, "processes of an instance", wantInstance, uses(of(t, samples, machine.GPUs[1].Instances[1].UUID())))
-	if got := uses(of(t, samples, machine.GPUs[1].UUID())); len(got) > 0 {
-		t.Errorf("processes of a GPU in MIG mode: %v", got)
-	}
+	got := uses(of(t, samples, machine.GPUs[1].UUID()))
+	expect.That(t, len(got) == 0, "processes of a GPU in MIG mode: %v", got)
 }
 
 // The driver's samples are few, and each names one process. The mean of the readings is the time of
@@ -90,9 +89,7 @@ func TestProcessTimes(t *testing.T) {
 			}
 			want := map[string]float64{"11": 0.55, "12": 0.1, "13": 0}
 			expect.Equal(t, "means", want, sum, cmpopts.EquateApprox(0, 0.02))
-			if zeros == 0 {
-				t.Error("each reading had a sample of each process, which proves nothing")
-			}
+			expect.That(t, zeros != 0, "each reading had a sample of each process, which proves nothing")
 		})
 	}
 }
@@ -108,9 +105,7 @@ func TestProcessTimesAfterIdleTime(t *testing.T) {
 		t.Helper()
 		c.Advance(1)
 		got := uses(of(t, nvidiatest.Sample(t, s), g.UUID()))["11 utilization"]
-		if math.Abs(got-want) > 0.1 {
-			t.Errorf("%s: %v, want %v", what, got, want)
-		}
+		expect.That(t, math.Abs(got-want) <= 0.1, "%s: %v, want %v", what, got, want)
 	}
 	tick(0.5, "busy")
 	g.Processes[0].Utilization, g.Utilization = 0, 0
@@ -133,9 +128,8 @@ func TestProcessTimesAfterIdleTime(t *testing.T) {
 		tick(0.6, "for a while as before")
 	}
 	c.Advance(1)
-	if _, ok := uses(of(t, nvidiatest.Sample(t, s), g.UUID()))["11 utilization"]; ok {
-		t.Error("without samples, the processes of a busy GPU have a utilization")
-	}
+	_, ok := uses(of(t, nvidiatest.Sample(t, s), g.UUID()))["11 utilization"]
+	expect.That(t, !ok, "without samples, the processes of a busy GPU have a utilization")
 	tick(0.6, "after the clock was set back")
 }
 
@@ -149,9 +143,7 @@ func TestMPS(t *testing.T) {
 		{PID: 760, Memory: 66 << 20, Utilization: 0.7}, {PID: 742, Memory: 518 << 20, MPS: 1},
 	}
 	s := newSource(t, c, nil)
-	want := map[string]float64{
-		"742 memory_used": 518 << 20, "742 utilization": g.Utilization, "760 memory_used": 66 << 20,
-	}
+	want := map[string]float64{"742 memory_used": 518 << 20, "742 utilization": g.Utilization, "760 memory_used": 66 << 20}
 	expect.Equal(t, "one client", want, uses(of(t, nvidiatest.Sample(t, s), g.UUID())))
 	c.Advance(1)
 	g.Processes[2] = nvmltest.Process{PID: 773, Memory: 518 << 20, MPS: 1}
@@ -161,9 +153,7 @@ func TestMPS(t *testing.T) {
 	c.Advance(1)
 	g.Processes[1], g.Processes[2] = nvmltest.Process{PID: 11, Memory: 1 << 30}, nvmltest.Process{}
 	got := uses(of(t, nvidiatest.Sample(t, s), g.UUID()))
-	if math.Abs(got["760 utilization"]-0.7) > 0.1 || got["11 utilization"] != 0 {
-		t.Errorf("without clients: %v", got)
-	}
+	expect.That(t, math.Abs(got["760 utilization"]-0.7) <= 0.1 && got["11 utilization"] == 0, "without clients: %v", got)
 }
 
 func uses(s driver.Sample) map[string]float64 {

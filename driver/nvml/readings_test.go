@@ -31,42 +31,16 @@ func TestQuantities(t *testing.T) {
 	nvidiatest.Sample(t, s)
 	c.Advance(1)
 	got := of(t, nvidiatest.Sample(t, s), g.UUID())
-	want := map[string]float64{
-		"utilization": g.Utilization, "memory_used": g.Memory, "memory_capacity": g.MemoryTotal,
-		"power": g.Power, "energy": g.Energy,
-		"temperature gpu": g.Temperature, "temperature memory": g.MemoryTemperature,
-		"clock graphics": g.ClockGraphics, "clock sm": g.ClockSM, "clock memory": g.ClockMem, "clock video": g.ClockVideo,
-		"engine_utilization dram": g.MemoryUtilization, "engine_utilization encoder": g.Encoder,
-		"engine_utilization decoder": g.Decoder, "engine_utilization jpeg": g.JPEG, "engine_utilization ofa": g.OFA,
+	want := nvidiatest.Quantities(g)
+	maps.Copy(want, map[string]float64{
+		"utilization": g.Utilization, "clock graphics": g.ClockGraphics, "engine_utilization dram": g.MemoryUtilization,
 		"io_bytes pcie transmit": g.PCIeTransmit, "io_bytes pcie receive": g.PCIeReceive,
 		"io_bytes nvlink transmit": g.NVLinkTransmit, "io_bytes nvlink receive": g.NVLinkReceive,
 		"throttled_seconds power": g.Throttled.Power, "throttled_seconds thermal": g.Throttled.SoftThermal,
 		"throttled_seconds hw_thermal": g.Throttled.HardThermal, "throttled_seconds hw_power_brake": g.Throttled.PowerBrake,
 		"throttled_seconds sync_boost": g.Throttled.SyncBoost, "throttled_seconds board_limit": g.Throttled.BoardLimit,
 		"throttled_seconds reliability": g.Throttled.Reliability,
-		"errors pcie_replay":            g.PCIeReplays, "errors ecc_corrected": g.Corrected,
-		"errors ecc_uncorrected":       g.Uncorrected,
-		"errors row_remap correctable": g.RemappedCorrected, "errors row_remap uncorrectable": g.RemappedUncorrected,
-		"errors page_retirement sbe": g.RetiredSBE, "errors page_retirement dbe": g.RetiredDBE,
-		"power_limit enforced": g.Condition.LimitEnforced, "power_limit default": g.Condition.LimitDefault,
-		"power_limit min": g.Condition.LimitMin, "power_limit max": g.Condition.LimitMax,
-		"performance_state":     g.Condition.PerformanceState,
-		"throttle_active power": 1, "throttle_active thermal": 0, "throttle_active hw_thermal": 0,
-		"throttle_active hw_power_brake": 0, "throttle_active other": 0,
-		"clock_max sm": g.Condition.ClockSMMax, "clock_max memory": g.Condition.ClockMemoryMax,
-		"link_width pcie": g.Condition.LinkWidth, "link_width_max pcie": g.Condition.LinkWidthMax,
-		"link_generation pcie": g.Condition.LinkGeneration, "link_generation_max pcie": g.Condition.LinkGenerationMax,
-		"errors nvlink crc": g.Condition.NVLinkCRC, "errors nvlink replay": g.Condition.NVLinkReplay,
-		"errors nvlink recovery": g.Condition.NVLinkRecovery, "fabric_state healthy": 1,
-		"memory_reserved": g.MemoryReserved, "temperature_margin": g.Condition.Margin, "fan_speed": g.Condition.Fan,
-		"needs_attention none ok":                 1,
-		"lifetime_errors ecc_corrected":           g.Condition.LifetimeCorrected,
-		"lifetime_errors ecc_uncorrected":         g.Condition.LifetimeUncorrected,
-		"lifetime_errors row_remap correctable":   g.RemappedCorrected,
-		"lifetime_errors row_remap uncorrectable": g.RemappedUncorrected,
-		"lifetime_errors page_retirement sbe":     g.RetiredSBE,
-		"lifetime_errors page_retirement dbe":     g.RetiredDBE,
-	}
+	})
 	expect.Equal(t, "readings", want, nvidiatest.Values(got), nvidiatest.Approximately())
 	wantHardware := driver.Hardware{
 		UUID: g.UUID(), PCI: "0000:1b:00.0", DeviceNodes: []string{"/dev/nvidia0"},
@@ -117,9 +91,8 @@ func TestGPM(t *testing.T) {
 	g := &machine.GPUs[0]
 	s := newSource(t, c, nil)
 	first := nvidiatest.Values(of(t, nvidiatest.Sample(t, s), g.UUID()))
-	if first["utilization"] != g.Utilization || first["occupancy"] != 0 {
-		t.Errorf("the first sample has utilization %v and occupancy %v", first["utilization"], first["occupancy"])
-	}
+	expect.That(t, first["utilization"] == g.Utilization && first["occupancy"] == 0,
+		"the first sample has utilization %v and occupancy %v", first["utilization"], first["occupancy"])
 	g.Utilization = 0.505 // no percentage has this value
 	c.Advance(1)
 	got := nvidiatest.Values(of(t, nvidiatest.Sample(t, s), g.UUID()))
@@ -130,9 +103,7 @@ func TestGPM(t *testing.T) {
 		"engine_utilization encoder": (0.6 + 0.2) / 2, "engine_utilization int": 0.11,
 		"engine_utilization fp64": 0.12, "engine_utilization fp32": 0.13, "engine_utilization fp16": 0.14,
 	} {
-		if math.Abs(got[name]-want) > 1e-6 {
-			t.Errorf("%s is %v, want %v", name, got[name], want)
-		}
+		expect.That(t, math.Abs(got[name]-want) <= 1e-6, "%s is %v, want %v", name, got[name], want)
 	}
 	g.Utilization = 0.9
 	c.Advance(0.05) // too soon for another GPM sample: the readings are those of before, with their time
@@ -141,9 +112,7 @@ func TestGPM(t *testing.T) {
 			t.Errorf("utilization %v of %v", r.Value, r.At)
 		}
 	}
-	if machine.GPMSamples != 2 {
-		t.Errorf("%d GPM samples are allocated for one GPU", machine.GPMSamples)
-	}
+	expect.That(t, machine.GPMSamples == 2, "%d GPM samples are allocated for one GPU", machine.GPMSamples)
 }
 
 // The node of the GPU's memory is sysfs's, where that has one.
@@ -156,9 +125,7 @@ func TestNUMANode(t *testing.T) {
 			drivertest.WriteTree(t, config.Sysfs, "bus/pci/devices/0000:1b:00.0/numa_node: "+content)
 		})
 		for _, got := range nvidiatest.Sample(t, s) {
-			if got.Hardware.NUMANode != want {
-				t.Errorf("%q: %s is of node %q, want %q", content, got.Hardware.UUID, got.Hardware.NUMANode, want)
-			}
+			expect.Is(t, got.Hardware.NUMANode, want, "%q: %s is of node", content, got.Hardware.UUID)
 		}
 	}
 }
@@ -177,9 +144,8 @@ func TestSlowFields(t *testing.T) {
 		t.Errorf("nvmlDeviceGetFieldValues was called %d times in 10 samples, want one each and one for what is slow", n)
 	}
 	g.Corrected += 7
-	if v, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.Errors, "ecc_corrected"); v != g.Corrected {
-		t.Errorf("ecc_corrected is %v after 10 s, want %v", v, g.Corrected)
-	}
+	v, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.Errors, "ecc_corrected")
+	expect.That(t, v == g.Corrected, "ecc_corrected is %v after 10 s, want %v", v, g.Corrected)
 }
 
 // A driver that does not know the metrics of encoders is asked without them, and for these once in
@@ -196,9 +162,7 @@ func TestGPMWithoutEncoders(t *testing.T) {
 		c.Advance(1)
 	}
 	for name, want := range map[string]float64{"occupancy": g.Utilization / 4, "engine_utilization encoder": g.Encoder} {
-		if math.Abs(got[name]-want) > 1e-6 {
-			t.Errorf("%s is %v, want %v", name, got[name], want)
-		}
+		expect.That(t, math.Abs(got[name]-want) <= 1e-6, "%s is %v, want %v", name, got[name], want)
 	}
 	if calls := machine.Calls("nvmlGpmMetricsGet"); calls != 9+1 {
 		t.Errorf("nvmlGpmMetricsGet was called %d times for 9 means", calls)
@@ -208,9 +172,8 @@ func TestGPMWithoutEncoders(t *testing.T) {
 	nvidiatest.Sample(t, s)
 	c.Advance(1)
 	whole := of(t, nvidiatest.Sample(t, s), g.UUID())
-	if v, _ := nvidiatest.Value(whole, driver.EngineUtilization, "encoder"); math.Abs(v-0.4) > 1e-6 {
-		t.Errorf("encoder is %v once the driver knows the metric", v)
-	}
+	v, _ := nvidiatest.Value(whole, driver.EngineUtilization, "encoder")
+	expect.That(t, math.Abs(v-0.4) <= 1e-6, "encoder is %v once the driver knows the metric", v)
 }
 
 // The ways to count PCIe traffic: in this order, and never from one to the other.
@@ -254,9 +217,7 @@ func TestTraffic(t *testing.T) {
 				nvidiatest.Sample(t, s)
 			}
 			calls := machine.Calls("nvmlDeviceGetPcieThroughput")
-			if calls != 0 && calls != 4 {
-				t.Errorf("%d calls that block in 10 s, want those of two times", calls)
-			}
+			expect.That(t, calls == 0 || calls == 4, "%d calls that block in 10 s, want those of two times", calls)
 			g.GPM, g.NarrowPCIe = 1, 0 // a method that counts from another point is no better now
 			got := map[string]float64{}
 			for name, v := range nvidiatest.Values(of(t, nvidiatest.Sample(t, s), g.UUID())) {
@@ -281,9 +242,8 @@ func TestMemoryTemperature(t *testing.T) {
 		machine.SetDriver(tc.driver)
 		machine.GPUs[0].MemoryTemperature = tc.celsius
 		got, ok := nvidiatest.Value(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0], driver.Temperature, "memory")
-		if ok != tc.want || ok && got != tc.celsius {
-			t.Errorf("%s: %v °C is read as %v, %v", tc.driver, tc.celsius, got, ok)
-		}
+		expect.That(t, ok == tc.want && (!ok || got == tc.celsius),
+			"%s: %v °C is read as %v, %v", tc.driver, tc.celsius, got, ok)
 	}
 }
 
@@ -308,9 +268,8 @@ func TestGPMUnits(t *testing.T) {
 			c.Advance(1)
 			got := of(t, nvidiatest.Sample(t, s), g.UUID())
 			for engine, want := range tc.want {
-				if v, _ := nvidiatest.Value(got, driver.EngineUtilization, engine); math.Abs(v-want) > 1e-6 {
-					t.Errorf("%s is %v, want %v", engine, v, want)
-				}
+				v, _ := nvidiatest.Value(got, driver.EngineUtilization, engine)
+				expect.That(t, math.Abs(v-want) <= 1e-6, "%s is %v, want %v", engine, v, want)
 			}
 		})
 	}
@@ -404,20 +363,15 @@ func TestOldLibrary(t *testing.T) {
 	machine.Reset(1)
 	s := newSource(t, newClock(), func(c *Config) { c.Library = machine.OldLibrary })
 	got := nvidiatest.Values(of(t, nvidiatest.Sample(t, s), machine.GPUs[0].UUID()))
-	if got["temperature gpu"] != machine.GPUs[0].Temperature {
-		t.Errorf("temperature is %v", got["temperature gpu"])
-	}
+	expect.That(t, got["temperature gpu"] == machine.GPUs[0].Temperature, "temperature is %v", got["temperature gpu"])
 	for _, function := range []string{
 		"nvmlDeviceGetTemperatureV", "nvmlDeviceGetJpgUtilization",
 		"nvmlDeviceGetOfaUtilization", "nvmlDeviceGetFieldValues", "nvmlGpmSampleGet",
 	} {
-		if machine.Calls(function) != 0 {
-			t.Errorf("%s was called", function)
-		}
+		expect.That(t, machine.Calls(function) == 0, "%s was called", function)
 	}
-	if _, ok := got["engine_utilization jpeg"]; ok {
-		t.Error("what the library has no function for has a reading")
-	}
+	_, ok := got["engine_utilization jpeg"]
+	expect.That(t, !ok, "what the library has no function for has a reading")
 }
 
 // Unsupported values are requested from time to time, not every time.
@@ -435,9 +389,8 @@ func TestUnsupportedIsNotAskedFor(t *testing.T) {
 	}
 	machine.GPUs[0].JPEG = 0.5
 	c.Advance(recheck.Seconds())
-	if v, ok := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.EngineUtilization, "jpeg"); !ok || v != 0.5 {
-		t.Errorf("jpeg is %v after it came to be supported", v)
-	}
+	v, ok := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.EngineUtilization, "jpeg")
+	expect.That(t, ok && v == 0.5, "jpeg is %v after it came to be supported", v)
 }
 
 func FuzzDecode(f *testing.F) {
@@ -476,9 +429,7 @@ func TestOldDriverIsDescribed(t *testing.T) {
 			s := newSource(t, newClock(), nil)
 			nvidiatest.Sample(t, s)
 			got := strings.Join(s.Describe(), "\n")
-			if want == "" && got != "" || !strings.Contains(got, want) {
-				t.Errorf("check says %q, want %q", got, want)
-			}
+			expect.That(t, (want != "" || got == "") && strings.Contains(got, want), "check says %q, want %q", got, want)
 		})
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -34,9 +35,7 @@ func newSource(tb testing.TB, c *nvidiatest.Clock, change func(*Config)) *Source
 		if o := s.session.Current(); o != nil && machine.Users > 0 {
 			_ = o.session.close(s.gpus)
 		}
-		if machine.Misuse != 0 {
-			tb.Errorf("%d calls with stale handles, or that NVML's header forbids", machine.Misuse)
-		}
+		expect.That(tb, machine.Misuse == 0, "%d calls with stale handles, or that NVML's header forbids", machine.Misuse)
 	})
 	return s
 }
@@ -143,9 +142,7 @@ func TestNoDriver(t *testing.T) {
 	absent()
 	before := machine.Calls("nvmlInit_v2")
 	absent()
-	if machine.Calls("nvmlInit_v2") != before {
-		t.Error("NVML is initialised again at once")
-	}
+	expect.That(t, machine.Calls("nvmlInit_v2") == before, "NVML is initialised again at once")
 	machine.Reset(1)
 	c.Advance(retryFirst.Seconds())
 	if samples := nvidiatest.Sample(t, s); len(samples) != 1 || len(samples[0].Readings) == 0 {
@@ -191,12 +188,10 @@ func TestHungInitialisation(t *testing.T) {
 		begun := time.Now()
 		samples, err := s.Sample(ctx)
 		cancel()
-		if driver.ReasonOf(err) != driver.ReasonHung || len(samples) != 0 {
-			t.Fatalf("got %d samples and %v", len(samples), err)
-		}
-		if took := time.Since(begun); took > callTimeout {
-			t.Errorf("it took %v", took)
-		}
+		must.That(t, driver.ReasonOf(err) == driver.ReasonHung && len(samples) == 0,
+			"got %d samples and %v", len(samples), err)
+		took := time.Since(begun)
+		expect.That(t, took <= callTimeout, "it took %v", took)
 	}
 	nvidiatest.AtMostGoroutines(t, before+1)
 	machine.Hang("nvmlInit_v2", -1, false)
@@ -223,12 +218,8 @@ func TestHungGPU(t *testing.T) {
 		begun := time.Now()
 		samples, err := s.Sample(t.Context())
 		took := time.Since(begun)
-		if err == nil || !strings.Contains(err.Error(), hung) {
-			t.Errorf("error %v", err)
-		}
-		if len(of(t, samples, hung).Readings) != 0 {
-			t.Error("the GPU that hangs has readings")
-		}
+		expect.That(t, err != nil && strings.Contains(err.Error(), hung), "error %v", err)
+		expect.That(t, len(of(t, samples, hung).Readings) == 0, "the GPU that hangs has readings")
 		if i == 0 { // others are late too if the machine stands still
 			for j, g := range s.gpus {
 				if j != 3 && g.reading != nil {
@@ -239,17 +230,13 @@ func TestHungGPU(t *testing.T) {
 			_, _ = s.Sample(t.Context()) // what was late
 			continue
 		}
-		if strings.Count(err.Error(), "GPU-") != 1 {
-			t.Errorf("error %v", err)
-		}
+		expect.That(t, strings.Count(err.Error(), "GPU-") == 1, "error %v", err)
 		for j := range 8 {
 			if s := of(t, samples, machine.GPUs[j].UUID()); j != 3 && (len(s.Readings) == 0 || !s.Readings[0].At.Equal(c.Time)) {
 				t.Errorf("sample %d: GPU %d has no new readings", i, j)
 			}
 		}
-		if took > s.callTimeout/2 {
-			t.Errorf("sample %d took %v: it waited for the GPU that hangs", i, took)
-		}
+		expect.That(t, took <= s.callTimeout/2, "sample %d took %v: it waited for the GPU that hangs", i, took)
 	}
 	nvidiatest.AtMostGoroutines(t, before+1)
 	machine.Hang(function, 3, false)
@@ -292,27 +279,21 @@ func TestLostGPU(t *testing.T) {
 		for _, sample := range samples {
 			isLost := sample.Hardware.UUID == lost || sample.Hardware.Parent == lost
 			reported, _ := nvidiatest.Value(sample, driver.Errors, "xid", "79")
-			if isLost != sample.Unreadable || isLost == (len(sample.Readings) > 1) {
-				t.Fatalf("%s has %d readings, unreadable: %v", sample.Hardware.UUID, len(sample.Readings), sample.Unreadable)
-			}
-			if is79 := sample.Hardware.UUID == lost; is79 != (reported == 1) {
-				t.Fatalf("%s has %v errors of XID 79", sample.Hardware.UUID, reported)
-			}
+			must.That(t, isLost == sample.Unreadable && isLost != (len(sample.Readings) > 1),
+				"%s has %d readings, unreadable: %v", sample.Hardware.UUID, len(sample.Readings), sample.Unreadable)
+			must.That(t, (sample.Hardware.UUID == lost) == (reported == 1),
+				"%s has %v errors of XID 79", sample.Hardware.UUID, reported)
 		}
-		if len(samples) != 5 {
-			t.Fatalf("%d samples of 3 GPUs and 2 instances", len(samples))
-		}
+		must.That(t, len(samples) == 5, "%d samples of 3 GPUs and 2 instances", len(samples))
 	}
-	if again := machine.Generation - generation; again < 1 || again > 3 {
-		t.Errorf("NVML was initialised %d times in 30 s for the sake of a lost GPU", again)
-	}
+	again := machine.Generation - generation
+	expect.That(t, again >= 1 && again <= 3, "NVML was initialised %d times in 30 s for the sake of a lost GPU", again)
 	machine.GPUs[1].Lost = 0
 	readAgain(t, s, c, lost)
 	c.Advance(1)
 	got := of(t, nvidiatest.Sample(t, s), lost)
-	if n, ok := nvidiatest.Value(got, driver.Errors, "xid", "79"); !ok || n != 1 {
-		t.Errorf("XID 79 was counted %v times", n)
-	}
+	n, ok := nvidiatest.Value(got, driver.Errors, "xid", "79")
+	expect.That(t, ok && n == 1, "XID 79 was counted %v times", n)
 }
 
 func TestDriverReload(t *testing.T) {
@@ -324,17 +305,15 @@ func TestDriverReload(t *testing.T) {
 	for range 3 {
 		c.Advance(1)
 		samples, err := s.Sample(t.Context())
-		if err == nil || len(samples) != 2 || len(samples[0].Readings)+len(samples[1].Readings) != 0 {
-			t.Fatalf("without the driver: %d samples, error %v", len(samples), err)
-		}
+		must.That(t, err != nil && len(samples) == 2 && len(samples[0].Readings)+len(samples[1].Readings) == 0,
+			"without the driver: %d samples, error %v", len(samples), err)
 	}
 	machine.Init = 0
 	machine.GPUs[0].Energy = 1
 	c.Advance(retryMost.Seconds())
 	samples := nvidiatest.Sample(t, s)
-	if got, _ := nvidiatest.Value(of(t, samples, machine.GPUs[1].UUID()), driver.Power); got != machine.GPUs[1].Power {
-		t.Errorf("power after the reload: %v", got)
-	}
+	got, _ := nvidiatest.Value(of(t, samples, machine.GPUs[1].UUID()), driver.Power)
+	expect.That(t, got == machine.GPUs[1].Power, "power after the reload: %v", got)
 }
 
 // Where GPUs may be handed to guests, no device file is open between samples.
@@ -345,9 +324,8 @@ func TestPassthroughClosesFiles(t *testing.T) {
 		s := newSource(t, c, func(config *Config) { config.Passthrough = func() bool { return passthrough } })
 		for range 3 {
 			samples := nvidiatest.Sample(t, s)
-			if len(samples) != 4 || len(samples[0].Readings) == 0 {
-				t.Fatalf("passthrough %v: %d samples", passthrough, len(samples))
-			}
+			must.That(t, len(samples) == 4 && len(samples[0].Readings) != 0,
+				"passthrough %v: %d samples", passthrough, len(samples))
 			open := openDevices(t)
 			if passthrough && len(open) > 0 {
 				t.Errorf("passthrough: open between samples: %v", open)
@@ -387,9 +365,7 @@ func TestFollowsTheDriversDevices(t *testing.T) {
 	generation := machine.Generation
 	c.Advance(1)
 	nvidiatest.Sample(t, s)
-	if machine.Generation != generation {
-		t.Error("NVML is initialised anew though nothing changed")
-	}
+	expect.That(t, machine.Generation == generation, "NVML is initialised anew though nothing changed")
 	machine.Count = 2
 	machine.GPUs[1] = machine.GPUs[0]
 	machine.GPUs[1].SetUUID("GPU-new", "NVIDIA H100")
@@ -401,7 +377,6 @@ func TestFollowsTheDriversDevices(t *testing.T) {
 	nvidiatest.Sample(t, s)
 	machine.Count = 1
 	c.Advance(1)
-	if samples := nvidiatest.Sample(t, s); len(samples) != 1 {
-		t.Errorf("%d samples of one GPU", len(samples))
-	}
+	samples := nvidiatest.Sample(t, s)
+	expect.That(t, len(samples) == 1, "%d samples of one GPU", len(samples))
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestXIDs(t *testing.T) {
@@ -32,9 +33,7 @@ func TestXIDs(t *testing.T) {
 			{machine.GPUs[1].UUID(), "48", 1},
 		} {
 			got, ok := nvidiatest.Value(of(t, samples, tc.uuid), driver.Errors, "xid", tc.code)
-			if !ok || got != tc.want {
-				t.Errorf("%s: XID %s counted %v times, want %v", tc.uuid, tc.code, got, tc.want)
-			}
+			expect.That(t, ok && got == tc.want, "%s: XID %s counted %v times, want %v", tc.uuid, tc.code, got, tc.want)
 		}
 		for _, r := range of(t, samples, machine.GPUs[0].UUID()).Readings {
 			if r.Labels[0] == "xid" && !r.Since.Equal(before) {

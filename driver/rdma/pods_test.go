@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -33,17 +34,14 @@ func attachment(h driver.Hardware, pids ...int) driver.Attachment {
 // In the exclusive mode, a pod's device is read through one of its processes, by name or PCI
 // function. Its counters continue when it moves to the host and back.
 func TestPods(t *testing.T) {
-	for name, h := range map[string]driver.Hardware{
-		"by name": {RDMADev: "mlx5_7"}, "by PCI": {PCI: "0000:3b:00.7"},
-	} {
+	for name, h := range map[string]driver.Hardware{"by name": {RDMADev: "mlx5_7"}, "by PCI": {PCI: "0000:3b:00.7"}} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, server(t), exclusive, inPod)
 			m.attached = []driver.Attachment{attachment(h, 41, 42)}
 			s := m.sample()["nic"]
 			got := drivertest.Values(s)
-			if s.Driver != "dra.net" || got["io_bytes rdma receive"] != 1000 || got["link_up rdma 1"] != 1 {
-				t.Errorf("in the pod: %+v", s)
-			}
+			expect.That(t, s.Driver == "dra.net" && got["io_bytes rdma receive"] == 1000 && got["link_up rdma 1"] == 1,
+				"in the pod: %+v", s)
 			for _, path := range []string{"class", "devices"} {
 				must.Do(t, os.RemoveAll(filepath.Join(m.Root, "proc", "42", "root", "sys", path)))
 			}
@@ -88,9 +86,8 @@ func TestNotInPods(t *testing.T) {
 				m.source.isSysfs = sysfs.IsSysfs // the real one, which a folder of a test is not
 			}
 			samples, err := m.source.Sample(t.Context())
-			if !errors.Is(err, tc.want) || len(samples) != 6 {
-				t.Errorf("%d samples, error %v, want %v", len(samples), err, tc.want)
-			}
+			expect.That(t, errors.Is(err, tc.want) && len(samples) == 6,
+				"%d samples, error %v, want %v", len(samples), err, tc.want)
 		})
 	}
 }
@@ -111,9 +108,7 @@ func TestPodsLinks(t *testing.T) {
 func TestIsSysfs(t *testing.T) {
 	for path, want := range map[string]bool{"/sys": true, t.TempDir(): false} {
 		dir := must.Get(sysfs.OpenDir(sysfs.WorkingDir, path))(t)
-		if got := sysfs.IsSysfs(dir); got != want {
-			t.Errorf("%s: %v", path, got)
-		}
+		expect.Is(t, sysfs.IsSysfs(dir), want, "%s", path)
 		dir.Close()
 	}
 }

@@ -101,9 +101,8 @@ func TestValues(t *testing.T) {
 	} {
 		got := drivertest.Values(samples[name])
 		for key, v := range want {
-			if have, ok := got[key]; !ok || have != v {
-				t.Errorf("%s: %s is %v (%v), want %v", name, key, have, ok, v)
-			}
+			have, ok := got[key]
+			expect.That(t, ok && have == v, "%s: %s is %v (%v), want %v", name, key, have, ok, v)
 		}
 	}
 	for name, want := range map[string]int{
@@ -182,14 +181,11 @@ func TestReset(t *testing.T) {
 	m.Write(port + "port_rcv_data: 10\n" + port + "link_downed: 1\n")
 	m.Later(slowEvery)
 	got := drivertest.Values(m.sample()["mlx4_0"])
-	if got["io_bytes rdma receive"] != 2_800_000+40 || got["errors link_down"] != 704+1 {
-		t.Errorf("after a reset: %v", got)
-	}
+	expect.That(t, got["io_bytes rdma receive"] == 2_800_000+40 && got["errors link_down"] == 704+1,
+		"after a reset: %v", got)
 	m.Write(port + "port_rcv_data: 25\n")
 	m.Later(time.Second)
-	if got := drivertest.Values(m.sample()["mlx4_0"])["io_bytes rdma receive"]; got != 2_800_000+100 {
-		t.Errorf("later: %v", got)
-	}
+	expect.Is(t, drivertest.Values(m.sample()["mlx4_0"])["io_bytes rdma receive"], 2_800_000+100, "later")
 }
 
 // Of many devices a sample reads the traffic of all, and all of a few: those that were not read for
@@ -212,14 +208,11 @@ func TestInTurns(t *testing.T) {
 				}
 			}
 		}
-		if want := min(slowAtOnce, devices-tick*slowAtOnce); tick < 4 && slow != want || tick >= 4 && slow != 0 {
-			t.Errorf("tick %d: %d devices were read wholly", tick, slow)
-		}
+		expect.That(t, (tick >= 4 || slow == min(slowAtOnce, devices-tick*slowAtOnce)) && (tick < 4 || slow == 0),
+			"tick %d: %d devices were read wholly", tick, slow)
 		m.Later(time.Second)
 	}
-	if len(read) != devices {
-		t.Errorf("%d devices were read wholly, want %d", len(read), devices)
-	}
+	expect.That(t, len(read) == devices, "%d devices were read wholly, want %d", len(read), devices)
 }
 
 func TestSource(t *testing.T) {

@@ -64,9 +64,7 @@ func TestDrivers(t *testing.T) {
 		"bnxt_re": {
 			false, `hw_counters/rx_bytes=1 hw_counters/tx_bytes=2 hw_counters/rx_pkts=3 hw_counters/tx_pkts=4
 				hw_counters/active_qps=9 hw_counters/oos_drop_count=5 hw_counters/rx_read_req=6`,
-			with(traffic(1, 2, 3, 4), map[string]float64{
-				"rdma_events oos_drop_count": 5, "rdma_operations rx_read_req": 6,
-			}),
+			with(traffic(1, 2, 3, 4), map[string]float64{"rdma_events oos_drop_count": 5, "rdma_operations rx_read_req": 6}),
 		},
 		"mana": {
 			false, `hw_counters/rx_bytes=1 hw_counters/tx_bytes=2 hw_counters/rx_packets=3 hw_counters/tx_packets=4
@@ -100,9 +98,8 @@ func TestDrivers(t *testing.T) {
 			m.sample()
 			m.Later(slowEvery)
 			expect.Equal(t, "", tc.want, drivertest.Values(m.sample()["dev_0"]))
-			if lines := m.source.Describe(); len(lines) > 0 {
-				t.Errorf("check says %q", lines)
-			}
+			lines := m.source.Describe()
+			expect.That(t, len(lines) == 0, "check says %q", lines)
 		})
 	}
 }
@@ -124,9 +121,7 @@ func TestUnknownCounters(t *testing.T) {
 func TestTables(t *testing.T) {
 	seen := map[string]bool{}
 	for name := range strings.FieldsSeq(hardwareEvents + " " + hardwareOperations + settings) {
-		if seen[name] {
-			t.Errorf("%s is there twice", name)
-		}
+		expect.That(t, !seen[name], "%s is there twice", name)
 		seen[name] = true
 	}
 	for path, m := range newTables() {

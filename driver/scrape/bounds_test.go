@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -60,9 +61,8 @@ func TestBounds(t *testing.T) {
 			for _, sample := range samples {
 				readings += len(sample.Readings)
 			}
-			if len(samples) != tc.samples || readings != tc.readings {
-				t.Errorf("%d samples with %d readings, want %d with %d", len(samples), readings, tc.samples, tc.readings)
-			}
+			expect.That(t, len(samples) == tc.samples && readings == tc.readings,
+				"%d samples with %d readings, want %d with %d", len(samples), readings, tc.samples, tc.readings)
 			if rejected := s.Rejected(); !maps.Equal(rejected, tc.rejected) {
 				t.Errorf("rejected %v, want %v", rejected, tc.rejected)
 			}
@@ -87,9 +87,8 @@ func TestBoundsAreShared(t *testing.T) {
 				t.Errorf("of %d endpoints one has %+v", n, b)
 			}
 		}
-		if all.series > allSeries || all.identities > allIdentities || all.text > allText {
-			t.Errorf("%d endpoints may hold %+v", n, all)
-		}
+		expect.That(t, all.series <= allSeries && all.identities <= allIdentities && all.text <= allText,
+			"%d endpoints may hold %+v", n, all)
 	}
 }
 

@@ -44,9 +44,7 @@ endpoints:
   tls_config: {ca_file: ca.crt, server_name: exporter}
   basic_auth: {username: scraper, password_file: /run/secret}
 `), "/etc/dra-exporter")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	e := c.Endpoints[0]
 	if e.Client.TLSConfig.CAFile != "/etc/dra-exporter/ca.crt" || e.Client.BasicAuth.PasswordFile != "/run/secret" {
 		t.Errorf("paths are %q and %q", e.Client.TLSConfig.CAFile, e.Client.BasicAuth.PasswordFile)
@@ -90,15 +88,12 @@ func TestParseConfigDefaults(t *testing.T) {
 func TestParseConfigErrors(t *testing.T) {
 	content := must.Get(os.ReadFile(filepath.Join("testdata", "errors.yaml")))(t)
 	documents := strings.Split(string(content), "---\n")
-	if len(documents) < 40 {
-		t.Errorf("%d documents", len(documents))
-	}
+	expect.That(t, len(documents) >= 40, "%d documents", len(documents))
 	for _, document := range documents {
 		want, _, _ := strings.Cut(strings.TrimPrefix(document, "# "), "\n")
 		t.Run(want, func(t *testing.T) {
-			if _, err := ParseConfig([]byte(document), ""); err == nil || err.Error() != want {
-				t.Errorf("got  %v\nwant %s\n%s", err, want, document)
-			}
+			_, err := ParseConfig([]byte(document), "")
+			expect.That(t, err != nil && err.Error() == want, "got  %v\nwant %s\n%s", err, want, document)
 		})
 	}
 }
@@ -107,9 +102,7 @@ func TestPresets(t *testing.T) {
 	for _, name := range presetNames() {
 		t.Run(name, func(t *testing.T) {
 			c, err := ParseConfig([]byte("endpoints: [{name: a, url: 'http://localhost/metrics', preset: "+name+"}]"), "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			if _, err := New(c.Endpoints[0]); err != nil {
 				t.Error(err)
 			}
@@ -130,9 +123,7 @@ endpoints:
   - {name: DCGM_FI_DEV_POWER_USAGE, quantity: power, scale: 0.001}
   - {name: DCGM_FI_DEV_GPU_UTIL_RATIO, quantity: utilization}
 `), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	e := c.Endpoints[0]
 	if e.Driver != "hami-core-gpu.project-hami.io" || e.Match.Label != "pci_bus_id" || *e.Refresh != 10*time.Second ||
 		e.Partition.Label != "GPU_I_ID" {
@@ -147,9 +138,8 @@ endpoints:
 			}
 		}
 	}
-	if first != "DCGM_FI_DEV_GPU_UTIL_RATIO" || powers != 1 || len(e.Metrics) < 20 {
-		t.Errorf("second is %s, %d powers, %d metrics", first, powers, len(e.Metrics))
-	}
+	expect.That(t, first == "DCGM_FI_DEV_GPU_UTIL_RATIO" && powers == 1 && len(e.Metrics) >= 20,
+		"second is %s, %d powers, %d metrics", first, powers, len(e.Metrics))
 }
 
 func TestLoad(t *testing.T) {
@@ -157,9 +147,8 @@ func TestLoad(t *testing.T) {
 	config := strings.Replace(minimal, "match:", "tls_config: {ca_file: ca.crt}\n  match:", 1)
 	must.Do(t, os.WriteFile(path, []byte(config), 0o600))
 	c := must.Get(Load(path))(t)
-	if got, want := c.Endpoints[0].Client.TLSConfig.CAFile, filepath.Join(filepath.Dir(path), "ca.crt"); got != want {
-		t.Errorf("CA file is %s, want %s", got, want)
-	}
+	got, want := c.Endpoints[0].Client.TLSConfig.CAFile, filepath.Join(filepath.Dir(path), "ca.crt")
+	expect.That(t, got == want, "CA file is %s, want %s", got, want)
 	large := append(bytes.Repeat([]byte("# comment\n"), maxConfigBytes/10), "endpoints: []\n"...)
 	must.Do(t, os.WriteFile(path+".large", large, 0o600))
 	if _, err := Load(path + ".large"); err == nil || !errors.Is(err, sysfs.ErrTooLarge) {
@@ -189,18 +178,15 @@ func FuzzParseConfig(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := ParseConfig(data, "/dir")
 		if err != nil {
-			if strings.ContainsAny(err.Error(), "\n\r") {
-				t.Errorf("error of several lines: %v", err)
-			}
+			expect.That(t, !strings.ContainsAny(err.Error(), "\n\r"), "error of several lines: %v", err)
 			return
 		}
 		for _, e := range c.Endpoints {
 			if _, err := compile(&e); err != nil {
 				t.Errorf("accepted, but: %v", err)
 			}
-			if e.Interval < minInterval || e.Timeout <= 0 || e.Timeout > e.Interval {
-				t.Errorf("interval %v, timeout %v", e.Interval, e.Timeout)
-			}
+			expect.That(t, e.Interval >= minInterval && e.Timeout > 0 && e.Timeout <= e.Interval,
+				"interval %v, timeout %v", e.Interval, e.Timeout)
 		}
 	})
 }

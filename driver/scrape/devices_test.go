@@ -153,23 +153,17 @@ func nics(t *testing.T, got map[string]readings) {
 		"io_bytes/rdma/transmit": 1001, "errors/link_down": 1002, "errors/link_down/phy": 2, "temperature/temp1": 68,
 		"power": 18.25, "errors/port/symbol_error": 1003,
 	} {
-		if eth0[name] != want {
-			t.Errorf("%s of eth0 is %v, want %v", name, eth0[name], want)
-		}
+		expect.Is(t, eth0[name], want, "%s of eth0", name)
 	}
 	for name, want := range map[string]float64{
 		"io_bytes/rdma/receive": 2000, "io_bytes/rdma/transmit": 2001, "errors/link_down": 2002,
 	} {
-		if mlx[name] != want {
-			t.Errorf("%s of mlx5-1 is %v, want %v", name, mlx[name], want)
-		}
+		expect.Is(t, mlx[name], want, "%s of mlx5-1", name)
 	}
 	events := slices.DeleteFunc(slices.Collect(maps.Keys(mlx)), func(name string) bool {
 		return !strings.HasPrefix(name, "rdma_events/")
 	})
-	if len(events) != 20 {
-		t.Errorf("%d events of mlx5-1: %v", len(events), events)
-	}
+	expect.That(t, len(events) == 20, "%d events of mlx5-1: %v", len(events), events)
 }
 
 // devices returns the readings of the slices' devices from a preset's exposition, by device.
@@ -178,18 +172,14 @@ func devices(t *testing.T, preset, more string) map[string]readings {
 	body := must.Get(os.ReadFile(filepath.Join("testdata", preset+".prom")))(t)
 	written := must.Get(os.ReadFile("testdata/slices.yaml"))(t)
 	devices, rejected, err := inventory.ParseSlices(written, "node1")
-	if err != nil || len(rejected) > 0 {
-		t.Fatalf("slices: %v, rejected %v", err, rejected)
-	}
+	must.That(t, err == nil && len(rejected) == 0, "slices: %v, rejected %v", err, rejected)
 	e := presetEndpoint(t, preset, more)
 	a, _ := collect(t, e, body, false)
 	result := join.Join(join.Input{
 		Inventory: devices,
 		Sources:   []join.SourceSamples{{Name: "scrape", Samples: a.samples(a.sorted(nil), e.Driver, true)}},
 	})
-	if len(result.Rejected) > 0 {
-		t.Errorf("the join rejected %v", result.Rejected)
-	}
+	expect.That(t, len(result.Rejected) == 0, "the join rejected %v", result.Rejected)
 	got := map[string]readings{}
 	for i := range result.Devices {
 		d := &result.Devices[i]
@@ -218,24 +208,18 @@ func TestSharedUUID(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			devices, _, err := inventory.ParseSlices([]byte(test.slices), "node1")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			e := presetEndpoint(t, "gke-tpu-device-plugin", ", match: {label: uuid, hardware: uuid}")
 			a, _ := collect(t, e, []byte("duty_cycle_node{uuid=\""+uuid+"\"} 50\n"), false)
 			samples := a.samples(a.sorted(nil), e.Driver, true)
-			if len(samples) != 1 || len(samples[0].Readings) != 1 {
-				t.Fatalf("samples %+v", samples)
-			}
+			must.That(t, len(samples) == 1 && len(samples[0].Readings) == 1, "samples %+v", samples)
 			matched := 0
 			for _, d := range join.Join(join.Input{
 				Inventory: devices, Sources: []join.SourceSamples{{Name: "scrape", Samples: samples}},
 			}).Devices {
 				matched += len(d.Readings)
 			}
-			if matched != test.want {
-				t.Errorf("%d devices have the reading, want %d", matched, test.want)
-			}
+			expect.That(t, matched == test.want, "%d devices have the reading, want %d", matched, test.want)
 		})
 	}
 }
@@ -247,9 +231,7 @@ func TestPresetsHaveSlices(t *testing.T) {
 		if e.Driver == "" || e.Driver == "gpu.nvidia.com" || name == "xpumd" {
 			continue
 		}
-		if got := devices(t, name, ""); len(got) == 0 {
-			t.Errorf("preset %s: no device of %s is read", name, e.Driver)
-		}
+		expect.That(t, len(devices(t, name, "")) != 0, "preset %s: no device of %s is read", name, e.Driver)
 	}
 }
 
@@ -260,9 +242,7 @@ func TestPresetsDocumented(t *testing.T) {
 	} {
 		text := must.Get(os.ReadFile(path))(t)
 		for _, name := range presetNames() {
-			if !strings.Contains(string(text), fmt.Sprintf(form, name)) {
-				t.Errorf("%s does not name the preset %s", path, name)
-			}
+			expect.That(t, strings.Contains(string(text), fmt.Sprintf(form, name)), "%s does not name the preset %s", path, name)
 		}
 	}
 }

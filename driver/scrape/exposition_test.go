@@ -96,9 +96,7 @@ func TestParseExpositionReaderFails(t *testing.T) {
 	for _, text := range []string{"a 1\n", "a 1", strings.Repeat("a", 2*maxLine)} {
 		var r recorder
 		_, err := parseExposition(io.MultiReader(strings.NewReader(text), iotest.ErrReader(broken)), false, &r)
-		if !errors.Is(err, broken) {
-			t.Errorf("after %.10q the error is %v", text, err)
-		}
+		expect.That(t, errors.Is(err, broken), "after %.10q the error is %v", text, err)
 	}
 }
 
@@ -107,9 +105,7 @@ func TestParseProtobuf(t *testing.T) {
 	text := "# TYPE a gauge\na{b=\"c\"} 1 1000\na{b=\"d\"} 2\n# TYPE x counter\nx 7\n# TYPE n_total counter\nn_total 3\n"
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var body bytes.Buffer
 	encoder := expfmt.NewEncoder(&body, expfmt.NewFormat(expfmt.TypeProtoDelim))
 	for _, name := range []string{"a", "x", "n_total"} {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -101,9 +102,7 @@ func TestErrors(t *testing.T) {
 			if err == nil || driver.ReasonOf(err) != test.reason || !strings.Contains(err.Error(), test.message) {
 				t.Errorf("reason %s of %v, want %s of … %s", driver.ReasonOf(err), err, test.reason, test.message)
 			}
-			if len(samples) > 0 {
-				t.Errorf("samples of a failed request: %v", samples)
-			}
+			expect.That(t, len(samples) == 0, "samples of a failed request: %v", samples)
 		})
 	}
 }
@@ -139,9 +138,7 @@ func TestLargeAnswerMemory(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	_, err := s.Sample(t.Context())
 	runtime.ReadMemStats(&after)
-	if driver.ReasonOf(err) != driver.ReasonTooLarge {
-		t.Errorf("error is %v", err)
-	}
+	expect.That(t, driver.ReasonOf(err) == driver.ReasonTooLarge, "error is %v", err)
 	if n := sent.Load(); n > 30<<20 {
 		t.Errorf("%d bytes were sent: the connection was not dropped", n)
 	}
@@ -156,9 +153,7 @@ func TestRedirects(t *testing.T) {
 	target := serve(t, p)
 	redirect := serve(t, http.RedirectHandler(target, http.StatusFound))
 	s := source(t, redirect, gpuFields+"  follow_redirects: true\n", testNow)
-	if n := len(sampled(t, s)); n != 2 {
-		t.Errorf("%d samples", n)
-	}
+	expect.Is(t, len(sampled(t, s)), 2, "samples")
 }
 
 func TestClientSettings(t *testing.T) {
@@ -193,9 +188,7 @@ func TestClientSettings(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c, err := ParseConfig([]byte("endpoints:\n- name: vendor\n  url: "+server.URL+gpuFields+test.settings), dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			s := must.Get(New(c.Endpoints[0], withClock(testNow)))(t)
 			samples, err := s.Sample(t.Context())
 			if test.reason != "" {
@@ -204,9 +197,7 @@ func TestClientSettings(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || len(samples) != 2 {
-				t.Errorf("%d samples, %v", len(samples), err)
-			}
+			expect.That(t, err == nil && len(samples) == 2, "%d samples, %v", len(samples), err)
 		})
 	}
 }
@@ -237,9 +228,8 @@ func TestAnswerWithoutMetrics(t *testing.T) {
 			p := &page{}
 			p.set(tc.text)
 			s := source(t, serve(t, p), gpuFields, testNow)
-			if _, err := s.Sample(t.Context()); driver.ReasonOf(err) != tc.want {
-				t.Errorf("error %v, want reason %q", err, tc.want)
-			}
+			_, err := s.Sample(t.Context())
+			expect.That(t, driver.ReasonOf(err) == tc.want, "error %v, want reason %q", err, tc.want)
 		})
 	}
 }

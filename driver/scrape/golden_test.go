@@ -25,9 +25,7 @@ func testNow() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 func recorded(tb testing.TB) [][]byte {
 	tb.Helper()
 	paths, err := filepath.Glob("testdata/*.prom")
-	if err != nil || len(paths) == 0 {
-		tb.Fatalf("no recorded expositions: %v", err)
-	}
+	must.That(tb, err == nil && len(paths) != 0, "no recorded expositions: %v", err)
 	var bodies [][]byte
 	for _, path := range paths {
 		body := must.Get(os.ReadFile(path))(tb)
@@ -41,9 +39,7 @@ func presetEndpoint(tb testing.TB, preset, more string) Endpoint {
 	tb.Helper()
 	c, err := ParseConfig([]byte("endpoints: [{name: vendor, url: 'http://localhost/metrics', preset: "+preset+more+"}]"),
 		"")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, err)
 	return c.Endpoints[0]
 }
 
@@ -143,9 +139,7 @@ func unnamed(t *testing.T, e Endpoint, body []byte) {
 			missing = append(missing, m.Name)
 		}
 	}
-	if len(missing) > 0 {
-		t.Errorf("the recorded exposition lacks %v", missing)
-	}
+	expect.That(t, len(missing) == 0, "the recorded exposition lacks %v", missing)
 }
 
 func fuzzEndpoints(tb testing.TB) []Endpoint {
@@ -159,12 +153,8 @@ endpoints:
 - {name: b, url: 'http://b', driver: d, match: {label: u, hardware: device}, partition: {label: k}, metrics: [
     {name: b, quantity: temperature, labels_from: {sensor: u}}]}
 `), "")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	for _, name := range []string{
-		"dcgm-exporter", "xpumd", "neuron-monitor", "tenstorrent-telemetry", "node-exporter",
-	} {
+	must.Do(tb, err)
+	for _, name := range []string{"dcgm-exporter", "xpumd", "neuron-monitor", "tenstorrent-telemetry", "node-exporter"} {
 		c.Endpoints = append(c.Endpoints, presetEndpoint(tb, name, ""))
 	}
 	return c.Endpoints
@@ -174,15 +164,10 @@ func checkAnswer(t *testing.T, e Endpoint, body []byte, openMetrics bool) {
 	t.Helper()
 	a, _ := collect(t, e, body, openMetrics)
 	samples := a.samples(a.sorted(nil), e.Driver, true)
-	if err := drivertest.Validate(usable(samples), testNow()); err != nil {
-		t.Errorf("endpoint %s: %v", e.Name, err)
-	}
-	if a.differs(a) {
-		t.Errorf("endpoint %s: an answer differs from itself", e.Name)
-	}
-	if len(a.values) > e.bounds().series {
-		t.Errorf("endpoint %s: %d series", e.Name, len(a.values))
-	}
+	err := drivertest.Validate(usable(samples), testNow())
+	expect.That(t, err == nil, "endpoint %s: %v", e.Name, err)
+	expect.That(t, !a.differs(a), "endpoint %s: an answer differs from itself", e.Name)
+	expect.That(t, len(a.values) <= e.bounds().series, "endpoint %s: %d series", e.Name, len(a.values))
 }
 
 // The note on NVIDIA's quantities has those of dcgm-exporter's presets.

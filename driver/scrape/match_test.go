@@ -32,9 +32,8 @@ func TestMatch(t *testing.T) {
 				"}\n  metrics: [{name: busy, quantity: utilization}]\n")
 			a, rejected := collect(t, e, []byte(test.series+"\n"), false)
 			got := lines(a.samples(a.sorted(nil), "", true))
-			if test.want == "" && got != "" || !strings.Contains(got, test.want) {
-				t.Errorf("samples %q, want %q", got, test.want)
-			}
+			expect.That(t, (test.want != "" || got == "") && strings.Contains(got, test.want),
+				"samples %q, want %q", got, test.want)
 			if len(rejected)+len(test.rejected) > 0 && !cmp.Equal(rejected, test.rejected) {
 				t.Errorf("rejected %v, want %v", rejected, test.rejected)
 			}
@@ -60,21 +59,18 @@ func TestParts(t *testing.T) {
 	e := parsed(t, "http://localhost/metrics", fields)
 	for name, text := range map[string]string{"before": info + cores, "after": cores + info} {
 		a, rejected := collect(t, e, []byte(text), false)
-		if diff := cmp.Diff(want, lines(a.samples(a.sorted(nil), e.Driver, true))); diff != "" || len(rejected) > 0 {
-			t.Errorf("%s: rejected %v, -want +got:\n%s", name, rejected, diff)
-		}
+		diff := cmp.Diff(want, lines(a.samples(a.sorted(nil), e.Driver, true)))
+		expect.That(t, diff == "" && len(rejected) == 0, "%s: rejected %v, -want +got:\n%s", name, rejected, diff)
 	}
 	huge := info + "used{core=\"4\"} 1e15\nused{core=\"5\"} 1e15\n"
 	a, rejected := collect(t, e, []byte(huge), false)
 	got := lines(a.samples(a.sorted(nil), e.Driver, true))
-	if !strings.Contains(got, "memory_used 2e+15\n") || len(rejected) > 0 {
-		t.Errorf("a sum that is too large: %s, rejected %v", got, rejected)
-	}
+	expect.That(t, strings.Contains(got, "memory_used 2e+15\n") && len(rejected) == 0,
+		"a sum that is too large: %s, rejected %v", got, rejected)
 	for _, text := range []string{cores, cores + "info{per_device=\"0\"} 1\n", cores + "info{per_device=\"x\"} 1\n"} {
 		a, rejected := collect(t, e, []byte(text), false)
-		if len(a.values) > 0 || rejected[driver.ReasonNoMatch] != 5 {
-			t.Errorf("without their number: %v, rejected %v", a.values, rejected)
-		}
+		expect.That(t, len(a.values) == 0 && rejected[driver.ReasonNoMatch] == 5,
+			"without their number: %v, rejected %v", a.values, rejected)
 	}
 }
 
@@ -94,9 +90,8 @@ func TestAMDPartitions(t *testing.T) {
 			e := presetEndpoint(t, "amd-device-metrics-exporter", "")
 			a, rejected := collect(t, e, []byte(series+"\n"), false)
 			got := lines(a.samples(a.sorted(nil), "", true))
-			if test.want == "" && (got != "" || len(rejected) != 1) || !strings.Contains(got, test.want) {
-				t.Errorf("samples %q, rejected %v, want %q", got, rejected, test.want)
-			}
+			expect.That(t, (test.want != "" || got == "" && len(rejected) == 1) && strings.Contains(got, test.want),
+				"samples %q, rejected %v, want %q", got, rejected, test.want)
 		})
 	}
 }
@@ -115,9 +110,8 @@ func TestUnmatched(t *testing.T) {
   - {name: board, quantity: temperature, labels: {sensor: board}}
   - {name: chip, quantity: temperature, labels: {sensor: chip}}
 `, c.now)
-	if got := s.Unmatched(); got != nil {
-		t.Errorf("before the first answer: %v", got)
-	}
+	got := s.Unmatched()
+	expect.That(t, got == nil, "before the first answer: %v", got)
 	sampled(t, s)
 	expect.Equal(t, "", []string{"power", "board", "chip"}, s.Unmatched())
 	c.advance(2 * 1e9)
@@ -148,9 +142,7 @@ func TestNameless(t *testing.T) {
 		s := source(t, serve(t, p), form, testNow)
 		_, _ = s.Sample(t.Context())
 		got := lines(s.answer.samples(s.answer.sorted(nil), "", true))
-		if want == "" && got != "" || !strings.Contains(got, want) {
-			t.Errorf("%s: samples %q, want %q", series, got, want)
-		}
+		expect.That(t, (want != "" || got == "") && strings.Contains(got, want), "%s: samples %q, want %q", series, got, want)
 		named := strings.Contains(strings.Join(s.Describe(), "\n"), "u is empty")
 		if named != (want == "") || named && s.Rejected()[driver.ReasonNoMatch] != 1 {
 			t.Errorf("%s: check says %q, rejected %v", series, s.Describe(), s.Rejected())
@@ -180,8 +172,7 @@ func TestNeeds(t *testing.T) {
 		e := parsed(t, "http://localhost/metrics", "\n  driver: d\n  match: {label: u, hardware: uuid}"+metrics)
 		a, _ := collect(t, e, []byte(text), false)
 		got := lines(a.samples(a.sorted(nil), "", true))
-		if want == "" && strings.Contains(got, "memory_capacity") || !strings.Contains(got, want) {
-			t.Errorf("%s: %q, want %q", text, got, want)
-		}
+		expect.That(t, (want != "" || !strings.Contains(got, "memory_capacity")) && strings.Contains(got, want),
+			"%s: %q, want %q", text, got, want)
 	}
 }

@@ -34,9 +34,8 @@ driver=gpu.nvidia.com device= uuid= pci= netdev=
   memory_used 2.147483648e+09
   memory_capacity 2.147483648e+10
 `
-	if diff := cmp.Diff(want, lines(a.samples(a.sorted(nil), e.Driver, true))); diff != "" || len(rejected) > 0 {
-		t.Errorf("readings (-want +got):\n%s, rejected %v", diff, rejected)
-	}
+	diff := cmp.Diff(want, lines(a.samples(a.sorted(nil), e.Driver, true)))
+	expect.That(t, diff == "" && len(rejected) == 0, "readings (-want +got):\n%s, rejected %v", diff, rejected)
 }
 
 func TestPartitions(t *testing.T) {

@@ -122,9 +122,7 @@ func TestSampleKeepsTheInterval(t *testing.T) {
 		sampled(t, s)
 		c.advance(time.Second)
 	}
-	if n := p.requests.Load() - before; n != 1 {
-		t.Errorf("%d requests to make up for an hour", n)
-	}
+	expect.Is(t, p.requests.Load()-before, 1, "requests to make up for an hour")
 }
 
 // An interval whose ends fall between calls is not stretched to the next multiple of the calls'
@@ -135,9 +133,7 @@ func TestSampleInterval(t *testing.T) {
 		sampled(t, s)
 		c.advance(time.Second)
 	}
-	if n := p.requests.Load(); n != 41 {
-		t.Errorf("%d requests in 100 s, want one each 2.5 s", n)
-	}
+	expect.Is(t, p.requests.Load(), 41, "requests in 100 s each 2.5 s")
 }
 
 func TestTimestamps(t *testing.T) {
@@ -232,9 +228,7 @@ func TestAnswerDiffers(t *testing.T) {
 		{"lost its time", of(one, own), of(one, value{value: 3}), true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := test.after.differs(test.before); got != test.want {
-				t.Errorf("differs: %v", got)
-			}
+			expect.Is(t, test.after.differs(test.before), test.want, "differs")
 		})
 	}
 }
@@ -367,9 +361,8 @@ func TestSampleFailure(t *testing.T) {
 				{Driver: first[1].Driver, Hardware: first[1].Hardware},
 			}
 		}
-		if diff := cmp.Diff(want, samples); diff != "" {
-			t.Fatalf("after %v: %s", elapsed, diff)
-		}
+		diff := cmp.Diff(want, samples)
+		must.That(t, diff == "", "after %v: %s", elapsed, diff)
 	}
 	p.handler.Store(nil)
 	c.advance(5 * time.Second)
@@ -391,12 +384,9 @@ func TestSorted(t *testing.T) {
 		for _, k := range order {
 			got = append(got, k.value)
 		}
-		if !slices.Equal(got, slices.Sorted(slices.Values(names))) {
-			t.Errorf("the keys of %q are in the order %q", names, got)
-		}
-		if again := a.sorted(order); len(order) > 0 && &again[0] != &order[0] {
-			t.Errorf("the keys of %q are sorted again", names)
-		}
+		expect.That(t, slices.Equal(got, slices.Sorted(slices.Values(names))),
+			"the keys of %q are in the order %q", names, got)
+		expect.That(t, len(order) == 0 || &a.sorted(order)[0] == &order[0], "the keys of %q are sorted again", names)
 	}
 }
 

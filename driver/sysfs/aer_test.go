@@ -10,6 +10,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -38,9 +39,8 @@ func TestAER(t *testing.T) {
 				must.Do(t, os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600))
 			}
 			corrected, uncorrected, ok := sysfs.AER(dir)
-			if ok != tc.ok || ok && !cmp.Equal([2]float64{corrected, uncorrected}, tc.want, cmpopts.EquateNaNs()) {
-				t.Errorf("%v, %v, %v; want %v, %v", corrected, uncorrected, ok, tc.want, tc.ok)
-			}
+			expect.That(t, ok == tc.ok && (!ok || cmp.Equal([2]float64{corrected, uncorrected}, tc.want, cmpopts.EquateNaNs())),
+				"%v, %v, %v; want %v, %v", corrected, uncorrected, ok, tc.want, tc.ok)
 		})
 	}
 }

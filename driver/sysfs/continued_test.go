@@ -1,6 +1,10 @@
 package sysfs
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
+)
 
 func TestContinued(t *testing.T) {
 	for _, test := range []struct {
@@ -23,9 +27,7 @@ func TestContinued(t *testing.T) {
 			for _, raw := range test.raw {
 				c.Advance(raw)
 			}
-			if c.Value != test.want {
-				t.Errorf("%d, want %d", c.Value, test.want)
-			}
+			expect.That(t, c.Value == test.want, "%d, want %d", c.Value, test.want)
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -37,10 +38,7 @@ func TestPCIPathOf(t *testing.T) {
 			"firmware tells no node, and there is one", "pci0000:00/0000:00:01.0/" + address, "-1", "0",
 			driver.PCIPath{Root: "pci0000:00", Port: "0000:00:01.0", NUMANode: "0"},
 		},
-		{
-			"no nodes", "pci0000:00/0000:00:01.0/" + address, "", "",
-			driver.PCIPath{Root: "pci0000:00", Port: "0000:00:01.0"},
-		},
+		{"no nodes", "pci0000:00/0000:00:01.0/" + address, "", "", driver.PCIPath{Root: "pci0000:00", Port: "0000:00:01.0"}},
 		{"not there", "", "", "0", driver.PCIPath{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -64,9 +62,7 @@ func TestPCIPathOf(t *testing.T) {
 				must.Do(t, os.Symlink("../../../devices/"+tt.folder, link))
 			}
 			got, err := PCIPathOf(root, address)
-			if err != nil || got != tt.want {
-				t.Errorf("got %+v, %v, want %+v", got, err, tt.want)
-			}
+			expect.That(t, err == nil && got == tt.want, "got %+v, %v, want %+v", got, err, tt.want)
 		})
 	}
 	root := t.TempDir()

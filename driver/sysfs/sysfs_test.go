@@ -70,9 +70,7 @@ func TestReadFile(t *testing.T) {
 		t.Errorf("of procfs beyond the limit: %q, %v", data, err)
 	}
 	file, err := sysfs.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer file.Close()
 	if data, err := io.ReadAll(file); err != nil || string(data) != "12345678" {
 		t.Errorf("opened: %q, %v", data, err)
@@ -124,9 +122,7 @@ func TestErrors(t *testing.T) {
 		syscall.EINVAL: {false, true}, syscall.EOPNOTSUPP: {false, true}, syscall.EIO: {}, syscall.EACCES: {},
 	} {
 		wrapped := &fs.PathError{Op: "read", Path: "x", Err: err}
-		if got := [2]bool{sysfs.IsGone(wrapped), sysfs.IsAbsent(wrapped)}; got != want {
-			t.Errorf("%v: gone, absent %v; want %v", err, got, want)
-		}
+		expect.Is(t, [2]bool{sysfs.IsGone(wrapped), sysfs.IsAbsent(wrapped)}, want, "%v: gone, absent", err)
 	}
 }
 
@@ -172,9 +168,7 @@ func TestDevices(t *testing.T) {
 		"0000:3b:00.0": "1", "0000:3c:00.0": "", "0000:3d:00.0": "",
 		"0000:99:00.0": "",
 	} {
-		if got := sysfs.NUMANode(sysfs.PCIDevice(root, address)); got != want {
-			t.Errorf("NUMA node of %s is %q, want %q", address, got, want)
-		}
+		expect.Is(t, sysfs.NUMANode(sysfs.PCIDevice(root, address)), want, "NUMA node of %s", address)
 	}
 	for _, tc := range []struct{ class, name, want string }{
 		{"drm", "card0", "0000:3b:00.0"},
@@ -186,30 +180,22 @@ func TestDevices(t *testing.T) {
 		{"drm", "../drm/card0", ""},
 		{"drm", "card0/", ""},
 	} {
-		if got := sysfs.PCIOf(root, tc.class, tc.name); got != tc.want {
-			t.Errorf("PCI address of %s %q is %q, want %q", tc.class, tc.name, got, tc.want)
-		}
+		expect.Is(t, sysfs.PCIOf(root, tc.class, tc.name), tc.want, "PCI address of %s %q", tc.class, tc.name)
 	}
 	gpu := sysfs.PCIDevice(root, "0000:3b:00.0")
-	if got := sysfs.Bus(gpu); got != "pci" {
-		t.Errorf("bus %q", got)
-	}
+	expect.Is(t, sysfs.Bus(gpu), "pci", "bus")
 	if got := sysfs.Bus(sysfs.PCIDevice(root, "0000:3c:00.0")); got != "" {
 		t.Errorf("bus %q of a device without one", got)
 	}
 	folder, ok := sysfs.Follow(sysfs.ClassDevice(root, "drm", "card0"), "device")
-	if !ok || filepath.Base(folder) != "0000:3b:00.0" {
-		t.Errorf("followed to %q, %v", folder, ok)
-	}
+	expect.That(t, ok && filepath.Base(folder) == "0000:3b:00.0", "followed to %q, %v", folder, ok)
 	if folder, ok := sysfs.Follow(sysfs.ClassDevice(root, "net", "dummy0"), "device"); ok {
 		t.Errorf("followed to %q", folder)
 	}
 	for folder, want := range map[string]string{
 		sysfs.ClassDevice(root, "infiniband_verbs", "uverbs0"): "ibdev", gpu: "", filepath.Join(root, "none"): "",
 	} {
-		if got := sysfs.Only(folder); got != want {
-			t.Errorf("only thing in %s: %q, want %q", folder, got, want)
-		}
+		expect.Is(t, sysfs.Only(folder), want, "only thing in %s", folder)
 	}
 }
 
@@ -220,9 +206,7 @@ func read(t *testing.T, sensors []sysfs.Sensor) map[string]float64 {
 	got := map[string]float64{}
 	for _, s := range sensors {
 		value, err := s.Read(&r)
-		if err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, err)
 		got[s.Label] = value
 	}
 	return got
@@ -235,24 +219,18 @@ func TestSensors(t *testing.T) {
 	if diff := cmp.Diff(sensors, direct, cmp.AllowUnexported(sysfs.Sensor{})); diff != "" || err2 != nil {
 		t.Errorf("of a class device, error %v (-want +got):\n%s", err2, diff)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	expect.Equal(t, "temperatures", map[string]float64{"edge": 45.5, "temp2": -5, "edge temp10": 50}, read(t, sensors))
 	voltages, err := sysfs.Voltages(sysfs.PCIDevice(root, "0000:3b:00.0"))
 	if diff := cmp.Diff(map[string]float64{"vddgfx": 0.825, "in1": -12}, read(t, voltages)); diff != "" || err != nil {
 		t.Errorf("voltages, error %v (-want +got):\n%s", err, diff)
 	}
-	if sensors[2].Label != "edge temp10" {
-		t.Errorf("sensors are not in the order of their numbers: %+v", sensors)
-	}
+	expect.That(t, sensors[2].Label == "edge temp10", "sensors are not in the order of their numbers: %+v", sensors)
 	if sensors, err := sysfs.Temperatures(sysfs.PCIDevice(root, "0000:3d:00.0")); err != nil || len(sensors) > 0 {
 		t.Errorf("without hwmon: %v, %v", sensors, err)
 	}
 	broken, err := sysfs.Temperatures(sysfs.PCIDevice(root, "0000:3c:00.0"))
-	if err != nil || len(broken) != 1 {
-		t.Fatalf("%v, %v", broken, err)
-	}
+	must.That(t, err == nil && len(broken) == 1, "%v, %v", broken, err)
 	var r sysfs.Reader
 	if celsius, err := broken[0].Read(&r); driver.ReasonOf(err) != driver.ReasonMalformed {
 		t.Errorf("what is no number: %v, %v", celsius, err)

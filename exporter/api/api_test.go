@@ -49,9 +49,7 @@ func TestPublished(t *testing.T) {
 	}
 	for _, path := range all() {
 		got := must.Get(os.ReadFile(path))(t)
-		if !bytes.Equal(got, schemas[path]) {
-			t.Errorf("%s is stale: go generate ./... in this folder", path)
-		}
+		expect.That(t, bytes.Equal(got, schemas[path]), "%s is stale: go generate ./... in this folder", path)
 	}
 }
 
@@ -132,9 +130,7 @@ func ask(
 			text = ""
 		}
 	}
-	if !has(text) {
-		t.Fatalf("the last answer is %q, %v", text, err)
-	}
+	must.That(t, has(text), "the last answer is %q, %v", text, err)
 	return text
 }
 
@@ -307,12 +303,10 @@ func checkDescribed(t *testing.T, path, required, field string) {
 		} `json:"$defs"`
 	}
 	must.Do(t, json.Unmarshal(text, &schema))
-	if len(schema.Defs) < 3 || !slices.Contains(schema.Defs[required].Required, field) {
-		t.Errorf("%d types; of %s are required %v", len(schema.Defs), required, schema.Defs[required].Required)
-	}
+	expect.That(t, len(schema.Defs) >= 3 && slices.Contains(schema.Defs[required].Required, field),
+		"%d types; of %s are required %v", len(schema.Defs), required, schema.Defs[required].Required)
 	for name, d := range schema.Defs {
-		if d.Description == "" || len(d.Properties) == 0 {
-			t.Errorf("%s: description %q, and %d properties", name, d.Description, len(d.Properties))
-		}
+		expect.That(t, d.Description != "" && len(d.Properties) != 0,
+			"%s: description %q, and %d properties", name, d.Description, len(d.Properties))
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -49,17 +50,13 @@ func TestWorst(t *testing.T) {
 		want Status
 	}{{"", OK}, {Warn, Warn}, {OK, Warn}, {Fail, Fail}, {Warn, Fail}} {
 		r.add(Finding{Status: step.add, What: "pods", Text: "evil \x1b[2J"})
-		if got := r.Worst(); got != step.want {
-			t.Errorf("after %q it is %s, want %s", step.add, got, step.want)
-		}
+		expect.Is(t, r.Worst(), step.want, "after %q it", step.add)
 	}
 	var out bytes.Buffer
 	clean := func(s string) string { return strings.ReplaceAll(s, "\x1b", "?") }
 	must.Do(t, r.WriteText(&out, false, clean))
 	said, summary := out.String(), "\nFAIL: 1 failure, 2 warnings\n"
-	if strings.Contains(said, "\x1b") || !strings.HasSuffix(said, summary) {
-		t.Errorf("the text is %q", said)
-	}
+	expect.That(t, !strings.Contains(said, "\x1b") && strings.HasSuffix(said, summary), "the text is %q", said)
 }
 
 // If no device has telemetry, there is a failure, and one warning that names all devices. If one
@@ -74,9 +71,7 @@ func TestNoTelemetry(t *testing.T) {
 	}
 	c := New(Config{})
 	c.devices(join.Join(in))
-	if c.report.Worst() != Fail || c.report.Warnings != 1 {
-		t.Errorf("without telemetry: %+v", c.report)
-	}
+	expect.That(t, c.report.Worst() == Fail && c.report.Warnings == 1, "without telemetry: %+v", c.report)
 	want := a.Driver + "/" + a.Pool + ": gpu-0, gpu-1 (2 devices): no telemetry"
 	if text := c.report.Findings[0].Text; !strings.HasPrefix(text, want) {
 		t.Errorf("the warning is %q", text)
@@ -87,9 +82,7 @@ func TestNoTelemetry(t *testing.T) {
 	}}}}
 	c = New(Config{})
 	c.devices(join.Join(in))
-	if c.report.Worst() != Warn || c.report.Warnings != 1 {
-		t.Errorf("with one reading: %+v", c.report)
-	}
+	expect.That(t, c.report.Worst() == Warn && c.report.Warnings == 1, "with one reading: %+v", c.report)
 }
 
 // A utilization of 0 that the power contradicts is a warning.
@@ -149,9 +142,7 @@ func TestInputsAtOnce(t *testing.T) {
 		})
 	}
 	observing.Wait()
-	if got := inputs.copy().rejections["claims"][driver.ReasonMalformed]; got != 2800 {
-		t.Errorf("%d rejections, want 2800", got)
-	}
+	expect.Is(t, inputs.copy().rejections["claims"][driver.ReasonMalformed], 2800, "rejections")
 }
 
 // mapped is a source with a configured list of metrics.
@@ -173,8 +164,6 @@ func TestUnmatched(t *testing.T) {
 		for _, f := range c.report.Findings {
 			got = append(got, f.Text)
 		}
-		if !slices.Equal(got, test.want) {
-			t.Errorf("findings %q, want %q", got, test.want)
-		}
+		expect.That(t, slices.Equal(got, test.want), "findings %q, want %q", got, test.want)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // follower is a source that has a sample after Watch was called, and describes its inputs.
@@ -35,9 +36,8 @@ func TestWatcher(t *testing.T) {
 	c := New(Config{Deadline: timeToReturn})
 	samples := c.source(t.Context(), &follower{make(chan struct{})})
 	want := Finding{Status: OK, What: "follower", Text: "d: streams"}
-	if len(samples) != 1 || !slices.Contains(c.report.Findings, want) {
-		t.Errorf("%d samples, findings %+v, want %+v among them", len(samples), c.report.Findings, want)
-	}
+	expect.That(t, len(samples) == 1 && slices.Contains(c.report.Findings, want),
+		"%d samples, findings %+v, want %+v among them", len(samples), c.report.Findings, want)
 }
 
 // idle is a source without samples that describes its inputs.
@@ -70,8 +70,6 @@ func TestDescribedWithoutSamples(t *testing.T) {
 		for _, f := range checker.report.Findings {
 			got = append(got, f.Text)
 		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("of %+v it says %q, want %q", c.source, got, c.want)
-		}
+		expect.That(t, slices.Equal(got, c.want), "of %+v it says %q, want %q", c.source, got, c.want)
 	}
 }

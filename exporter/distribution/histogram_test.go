@@ -189,17 +189,13 @@ func TestModel(t *testing.T) {
 		width := math.Exp2(math.Ldexp(1, -h.Schema()))
 		for index, seconds := range h.Buckets() {
 			exact := m.within(distribution.Bound(h.Schema(), index-1), distribution.Bound(h.Schema(), index))
-			if math.Abs(exact-float64(seconds)) > 6 {
-				t.Errorf("bucket %d counts %d s of %v s", index, seconds, exact)
-			}
+			expect.That(t, math.Abs(exact-float64(seconds)) <= 6, "bucket %d counts %d s of %v s", index, seconds, exact)
 		}
 		for _, q := range []float64{0, 0.01, 0.5, 0.9, 0.95, 0.99, 0.999, 1} {
 			got, want := h.Quantile(q), m.quantile(q)
 			switch {
 			case len(m) == 0:
-				if !math.IsNaN(got) {
-					t.Errorf("quantile %v of nothing is %v", q, got)
-				}
+				expect.That(t, math.IsNaN(got), "quantile %v of nothing is %v", q, got)
 			case got < want*(1-1e-12) || got > max(distribution.ZeroThreshold, want*width*(1+1e-12)):
 				t.Errorf("quantile %v is %v, want %v to %v", q, got, want, want*width)
 			}
@@ -286,9 +282,8 @@ func TestGrowing(t *testing.T) {
 			views, wants = append(views, g.View()), append(wants, fmt.Sprint(*want))
 		}
 		for n := range views {
-			if got := fmt.Sprint(*views[n].Histogram()); got != wants[n] {
-				t.Fatalf("after %d: %s, want %s", n, got, wants[n])
-			}
+			got := fmt.Sprint(*views[n].Histogram())
+			must.That(t, got == wants[n], "after %d: %s, want %s", n, got, wants[n])
 		}
 	})
 	var empty distribution.Growing
@@ -344,9 +339,8 @@ func TestBinary(t *testing.T) {
 		must.Do(t, again.UnmarshalBinary(b))
 		observe(&h, &again)
 		want, _ := h.AppendBinary(nil)
-		if got, _ := again.AppendBinary(nil); !bytes.Equal(got, want) {
-			t.Errorf("it goes on as %x, want %x", got, want)
-		}
+		got, _ := again.AppendBinary(nil)
+		expect.That(t, bytes.Equal(got, want), "it goes on as %x, want %x", got, want)
 	})
 }
 

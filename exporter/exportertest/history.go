@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // History advances a ledger step by step, with one device, gpu-0, and the devices that a test adds.
@@ -59,9 +60,7 @@ func (d *Dates) Date(allocations []podresources.Allocation, signs holders.Signs,
 func (h *History) Restart(k ledger.Kept, now time.Time) {
 	h.t.Helper()
 	h.Now, h.Ledger, h.Dates, h.Changes = now, ledger.New(LedgerConfig()), &Dates{}, nil
-	if err := h.Ledger.Restore(k, now); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Do(h.t, h.Ledger.Restore(k, now))
 	h.Resume(k)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Retention is the retention of all ledgers of this package.
@@ -85,9 +86,7 @@ func SameText(t *rapid.T, a, b string) {
 	}
 	as, bs := strings.Split(a, "\n"), strings.Split(b, "\n")
 	for i := range min(len(as), len(bs)) {
-		if as[i] != bs[i] {
-			t.Fatalf("line %d is\n%s\nthen\n%s", i, as[i], bs[i])
-		}
+		must.That(t, as[i] == bs[i], "line %d is\n%s\nthen\n%s", i, as[i], bs[i])
 	}
 	t.Fatalf("%d lines became %d", len(as), len(bs))
 }

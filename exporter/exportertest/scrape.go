@@ -21,12 +21,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TB is a *testing.T or a *rapid.T.
 type TB interface {
-	Helper()
-	Fatalf(format string, args ...any)
+	must.TB
 	Errorf(format string, args ...any)
 }
 
@@ -65,9 +65,8 @@ func Text(t TB, s *exposition.Snapshot) string {
 func Encode(t TB, e *exposition.Renderer, format expfmt.Format) string {
 	t.Helper()
 	var b bytes.Buffer
-	if _, err := e.Write(&b, format); err != nil {
-		t.Fatalf("write: %v", err)
-	}
+	_, err := e.Write(&b, format)
+	must.That(t, err == nil, "write: %v", err)
 	return b.String()
 }
 
@@ -101,25 +100,17 @@ func Scrape(t TB, s *exposition.Snapshot) Scraped {
 // read reads an answer in the text format.
 func read(t TB, written string) Scraped {
 	t.Helper()
-	if !utf8.ValidString(written) {
-		t.Fatalf("the answer is no UTF-8")
-	}
-	if n := strings.Count(written, "# TYPE "); n != len(slices.Compact(typeLines(written))) {
-		t.Fatalf("a family is there twice")
-	}
+	must.That(t, utf8.ValidString(written), "the answer is no UTF-8")
+	must.That(t, strings.Count(written, "# TYPE ") == len(slices.Compact(typeLines(written))), "a family is there twice")
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(written))
-	if err != nil {
-		t.Fatalf("parse: %v", err)
-	}
+	must.That(t, err == nil, "parse: %v", err)
 	described := DescribedFamilies()
 	out := Scraped{}
 	for name, f := range families {
 		out[name] = map[string]float64{}
 		desc, ok := described[name]
-		if !ok {
-			t.Fatalf("%s is no known family", name)
-		}
+		must.That(t, ok, "%s is no known family", name)
 		want := strings.ToUpper(desc.Type.String())
 		if desc.Histogram {
 			want = dto.MetricType_HISTOGRAM.String()
@@ -129,9 +120,8 @@ func read(t TB, written string) Scraped {
 		}
 		for _, m := range f.Metric {
 			key := labelKey(t, &desc, m)
-			if _, twice := out[name][key]; twice {
-				t.Fatalf("%s{%s} is there twice", name, key)
-			}
+			_, twice := out[name][key]
+			must.That(t, !twice, "%s{%s} is there twice", name, key)
 			count := float64(m.GetHistogram().GetSampleCount())
 			out[name][key] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + count
 		}
@@ -174,9 +164,8 @@ func labelKey(t TB, f *exposition.Family, m *dto.Metric) string {
 		return f.Spec != nil && !slices.Contains(names, name) &&
 			slices.ContainsFunc(f.Spec.Labels, func(l driver.Label) bool { return l.Name == name && l.Optional })
 	})
-	if !slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(want))) {
-		t.Fatalf("%s has the labels %q, not %q", f.Name, names, want)
-	}
+	must.That(t, slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(want))),
+		"%s has the labels %q, not %q", f.Name, names, want)
 	slices.Sort(parts)
 	return strings.Join(parts, ",")
 }
@@ -213,9 +202,7 @@ func (x Scraped) Matching(family string, labels ...string) map[string]float64 {
 func (x Scraped) One(t TB, family string, labels ...string) float64 {
 	t.Helper()
 	rows := x.Matching(family, labels...)
-	if len(rows) != 1 {
-		t.Fatalf("%s%q: got the series %v, want one", family, labels, rows)
-	}
+	must.That(t, len(rows) == 1, "%s%q: got the series %v, want one", family, labels, rows)
 	for _, v := range rows {
 		return v
 	}
@@ -250,9 +237,7 @@ func quotedLen(s string) int {
 func Lint(t *testing.T, s *exposition.Snapshot) {
 	t.Helper()
 	problems, err := promlint.NewWithMetricFamilies(Decode(t, Render(s, exposition.Config{}))).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}

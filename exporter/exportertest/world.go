@@ -104,9 +104,7 @@ func (w *World) ParentOf(id driver.ID) driver.ID {
 
 // NewEmptyWorld returns a world of devices without sources, whose kubelet always answers.
 func NewEmptyWorld(t *rapid.T) *World {
-	w := &World{
-		t: t, Now: jointest.Start(), consumed: map[string][]driver.Amount{}, uids: map[podresources.Claim]string{},
-	}
+	w := &World{t: t, Now: jointest.Start(), consumed: map[string][]driver.Amount{}, uids: map[podresources.Claim]string{}}
 	w.Signs.Watched = rapid.Bool().Draw(t, "watched")
 	w.events = []string{
 		"hold", "hold", "hold", "hold", "leave", "leave", "free", "series", "series", "reset", "fall", "rate", "uid",

@@ -92,7 +92,7 @@ func (n *fanNode) tick(watts float64) (*exposition.Snapshot, []driver.Rejection)
 func (n *fanNode) scrape(t *testing.T, s *exposition.Snapshot) string {
 	t.Helper()
 	e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s },
-		exposition.Config{Catalogue: n.catalogue})
+		exposition.Config{Catalogue: n.catalogue, Choices: exportertest.Everything()})
 	var out bytes.Buffer
 	if _, err := e.Write(&out, expfmt.NewFormat(expfmt.TypeTextPlain)); err != nil {
 		t.Fatal(err)
@@ -195,10 +195,9 @@ func TestNewQuantityReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| `dra_device_fan_power_watts` | *device* `fan` | Power of the fans. fan: front, rear. | fans |",
-		"| `dra_claim_fan_power_watts` | *claim* *device* `fan` | The claim's part. | " +
-			"divided |", "| `dra_pod_fan_energy_joules_total` |",
-		"| `dra_device_unattributed_fan_power_watts` |",
+		"| `dra_device_fan_power_watts` `fan` | Power of the fans. fan: front, rear. | fans |",
+		"| `dra_claim_fan_power_watts` `fan` | The claim's part. | divided |", "| `dra_pod_fan_energy_joules_total` `fan` |",
+		"| `dra_device_unattributed_fan_power_watts` `fan` |",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the reference lacks %s", want)

@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/testclock"
 )
 
@@ -50,9 +51,7 @@ func TestWallClockGoesBack(t *testing.T) {
 		return n
 	}
 	tick(start, 0.9)
-	if s := tick(start.Add(10*time.Second), 0.9); created(s) == 0 {
-		t.Error("no counter says when it was created")
-	}
+	expect.That(t, created(tick(start.Add(10*time.Second), 0.9)) != 0, "no counter says when it was created")
 	s := tick(testclock.Stepped(start.Add(70*time.Second), -time.Hour), 0)
 	created(s)
 	for name, series := range exportertest.Scrape(t, exportertest.Whole(s)) {
@@ -60,12 +59,9 @@ func TestWallClockGoesBack(t *testing.T) {
 			continue
 		}
 		for labels, value := range series {
-			if idle := exportertest.Unix(s.Time) - value; idle < 59.9 || idle > 60.1 {
-				t.Errorf("%s{%s}: %v s ago, want 60", name, labels, idle)
-			}
+			idle := exportertest.Unix(s.Time) - value
+			expect.That(t, idle >= 59.9 && idle <= 60.1, "%s{%s}: %v s ago, want 60", name, labels, idle)
 		}
 	}
-	if s.Claims[0].LastActive.IsZero() {
-		t.Error("the claim was never active")
-	}
+	expect.That(t, !s.Claims[0].LastActive.IsZero(), "the claim was never active")
 }

@@ -232,9 +232,11 @@ func (e *emission) gauge(id familyID, labels *labels, value float64) {
 	e.put(id, labels, value, age{})
 }
 
-// counter passes a counter of an owner.
+// counter passes a counter of an owner, if it is exported.
 func (e *emission) counter(id familyID, of *owner, value float64, born, shown time.Time) {
-	e.put(id, of.base(), value, e.cache.age(born, shown))
+	if e.on(id) {
+		e.put(id, of.base(), value, e.cache.age(born, shown))
+	}
 }
 
 func (e *emission) device(d *book.Device, state book.State) {
@@ -390,9 +392,7 @@ func (e *emission) holder(h *book.Holder, of *owner, quantity, allocated, share 
 		e.value(quantity, of, &m.Values[i], matured)
 	}
 	shown := driver.Later(m.Born, m.Shown)
-	if e.on(allocated) {
-		e.counter(allocated, of, m.Allocated, m.Born, shown)
-	}
+	e.counter(allocated, of, m.Allocated, m.Born, shown)
 	e.counter(share, of, m.Share, m.Born, shown)
 }
 

@@ -300,7 +300,9 @@ func TestZeroHold(t *testing.T) {
 	} {
 		got := map[string]float64{}
 		born := map[string]float64{}
-		for _, f := range exportertest.Decode(t, exportertest.Render(h.Last, exposition.Config{ZeroHold: tc.hold})) {
+		for _, f := range exportertest.Decode(t, exportertest.Render(h.Last, exposition.Config{
+			ZeroHold: tc.hold, Choices: exportertest.Everything(),
+		})) {
 			for _, m := range f.Metric {
 				got[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
 				if c := m.GetCounter(); c != nil {

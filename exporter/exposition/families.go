@@ -139,7 +139,7 @@ func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Fami
 			if isUnclaimed(q) {
 				add(famUnclaimedQuantity, attributedFamily("dra_pod_unclaimed_", unclaimedHelp, spec, podLabelNames()), rankPod)
 			}
-			add(famUnattributedQuantity, attributedFamily("dra_device_unattributed_",
+			add(famUnattributedQuantity, attributedFamily(unattributed,
 				"The unattributed part, which is charged to no claim. ", spec, deviceLabelNames()), rankUnattributed)
 			if spec.Distributed {
 				add(famClaimDistribution, distributionFamily(spec), rankClaim)
@@ -161,6 +161,9 @@ func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Fami
 func isUnclaimed(q driver.Quantity) bool {
 	return q == driver.ActiveSeconds || q == driver.Energy || q == driver.IOBytes || q == driver.Power
 }
+
+// unattributed begins the names of the families of what is charged to no claim.
+const unattributed = "dra_device_unattributed_"
 
 const unclaimedHelp = "The part of a pod that has the device by a device plugin, without a claim. "
 

@@ -3,6 +3,7 @@ package exposition
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -85,7 +86,7 @@ func Groups() []GroupInfo {
 		{
 			GroupDetails, "Families that no dashboard, rule or document reads (deployments/SIZING.md lists them): off or on.",
 			[]string{Off, On},
-			1256,
+			3768,
 		},
 		{
 			GroupHistograms,
@@ -158,13 +159,12 @@ func quantityGroups(first familyID, spec *driver.Spec) []Group {
 // test/docs compares this with what they read.
 func isDetail(f *Family) bool {
 	switch f.Name {
-	case "dra_claim_tensor_seconds_total", "dra_claim_tensor_throughput_ratio", "dra_device_memory_used_peak_bytes",
-		"dra_device_power_peak_watts", "dra_device_used_seconds_total", "dra_device_tensor_throughput_ratio",
-		"dra_device_unattributed_active_seconds_total", "dra_device_unattributed_memory_used_bytes",
-		"dra_device_unattributed_tensor_seconds_total", "dra_device_unattributed_tensor_throughput_ratio",
-		"dra_pod_allocated_seconds_total", "dra_pod_power_peak_watts", "dra_pod_tensor_throughput_ratio":
+	case "dra_claim_engine_utilization_ratio", "dra_claim_tensor_seconds_total", "dra_claim_tensor_throughput_ratio",
+		"dra_claim_throttled_seconds_total", "dra_device_memory_used_peak_bytes", "dra_device_power_peak_watts",
+		"dra_device_tensor_throughput_ratio", "dra_device_used_seconds_total", "dra_pod_allocated_seconds_total",
+		"dra_pod_io_bytes_total", "dra_pod_power_peak_watts", "dra_pod_tensor_throughput_ratio":
 		return true
 	default:
-		return false
+		return strings.HasPrefix(f.Name, unattributed)
 	}
 }

@@ -34,10 +34,10 @@ func leftOut() map[exposition.Group]map[string]string {
 			exposition.Estimates: `^dra_device_quantity_source_info.*source="[^" ]*"`,
 		},
 		exposition.GroupDetails: {
-			exposition.Off: `^dra_(claim_tensor_(seconds_total|throughput_ratio)|` +
-				`device_(memory_used_peak_bytes|power_peak_watts|tensor_throughput_ratio)|` +
-				`device_unattributed_(active_seconds_total|memory_used_bytes|tensor_.*)|` +
-				`pod_(allocated_seconds_total|power_peak_watts|tensor_throughput_ratio)){`,
+			exposition.Off: `^dra_(claim_(engine_utilization_ratio|tensor_(seconds_total|throughput_ratio)|` +
+				`throttled_seconds_total)|device_(memory_used_peak_bytes|power_peak_watts|tensor_throughput_ratio|` +
+				`used_seconds_total)|device_unattributed_.*|pod_(allocated_seconds_total|io_bytes_total|power_peak_watts|` +
+				`tensor_throughput_ratio)){`,
 		},
 		exposition.GroupLifecycle: {exposition.Off: `^dra_claim_(preparation|first_activity)_seconds`},
 		exposition.GroupHistograms: { // in text

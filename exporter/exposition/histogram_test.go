@@ -17,6 +17,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -64,9 +65,7 @@ func TestNativeHistogram(t *testing.T) {
 		written := slices.Concat(head, body, tail)
 		got := &dto.MetricFamily{}
 		must.Do(t, protodelim.UnmarshalFrom(bytes.NewReader(written), got))
-		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-			t.Errorf("not as client_golang writes it: %s", diff)
-		}
+		expect.Is(t, cmp.Diff(want, got, protocmp.Transform()), "", "not as client_golang writes it")
 		if deltas := len(metric.Histogram.PositiveDelta); len(written) > out.Len()-deltas+6 {
 			t.Errorf("%d bytes, client_golang %d with a tag for each of %d differences", len(written), out.Len(), deltas)
 		}
@@ -85,9 +84,7 @@ func TestClassicBuckets(t *testing.T) {
 					want += n
 				}
 			}
-			if count != want || count < last {
-				t.Errorf("%d s up to %v, want %d", count, bound, want)
-			}
+			expect.That(t, count == want && count >= last, "%d s up to %v, want %d", count, bound, want)
 			last = count
 		})
 	})
@@ -105,9 +102,7 @@ func TestClassicBounds(t *testing.T) {
 			float64(len(indexes)), distribution.Bound(classicSchema, indexes[0]),
 			distribution.Bound(classicSchema, indexes[len(indexes)-1]),
 		}
-		if got != want {
-			t.Errorf("%s has %v, want %v", f.Name, got, want)
-		}
+		expect.Is(t, got, want, "%s", f.Name)
 	}
 }
 
@@ -148,9 +143,8 @@ func TestOwnBuckets(t *testing.T) {
 				var got dto.MetricFamily
 				must.Do(t, protodelim.UnmarshalFrom(&out, &got))
 				h := got.Metric[0].Histogram
-				if h.GetSampleSum() != 1.5 || h.GetSampleCount() != 1 || len(h.Bucket) != buckets-1 {
-					t.Errorf("%s, protobuf: %v", choice, h)
-				}
+				expect.That(t, h.GetSampleSum() == 1.5 && h.GetSampleCount() == 1 && len(h.Bucket) == buckets-1,
+					"%s, protobuf: %v", choice, h)
 				continue
 			}
 			text := out.String()

@@ -23,6 +23,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // kept is a renderer that has written earlier snapshots, and keeps labels and other data of them.
@@ -59,9 +60,8 @@ func (k *kept) check(t exportertest.TB, s *exposition.Snapshot, format expfmt.Fo
 		return histogram(f) && len(f.Metric[0].Histogram.Bucket) == 0
 	})
 	want := encodeByLibrary(t, families, format, k.config.CreatedSamples)
-	if diff := cmp.Diff(want, exportertest.Encode(t, k.Renderer, format)); diff != "" {
-		t.Fatalf("%s: -want +got:\n%s", format, diff)
-	}
+	diff := cmp.Diff(want, exportertest.Encode(t, k.Renderer, format))
+	must.That(t, diff == "", "%s: -want +got:\n%s", format, diff)
 }
 
 // Data kept from scrape to scrape changes nothing: each answer is equal to client_golang's from the

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // The cache makes labels once for all scrapes, keeps what differs apart, and drops what no scrape
@@ -21,38 +22,26 @@ func TestLabelCache(t *testing.T) {
 		return c.with(base, namesAndValues...)
 	}
 	row := get(base, "b", "2")
-	if got := string(row.appendText(nil)); got != `a="1",b="2"` {
-		t.Errorf("the labels are %s", got)
-	}
-	if get(base, "b", "2") != row {
-		t.Error("the labels were made twice")
-	}
+	expect.Is(t, string(row.appendText(nil)), `a="1",b="2"`, "the labels")
+	expect.That(t, get(base, "b", "2") == row, "the labels were made twice")
 	for _, other := range []*labels{get(nil, "b", "2"), get(base, "b2", ""), get(base, "b", "2", "", "")} {
-		if other == row {
-			t.Error("other labels are the same")
-		}
+		expect.That(t, other != row, "other labels are the same")
 	}
 	for range 3 { // in use all the time
 		now = now.Add(keepLabels + 1)
-		if get(base, "b", "2") != row {
-			t.Error("labels in use were dropped")
-		}
+		expect.That(t, get(base, "b", "2") == row, "labels in use were dropped")
 	}
 	for range 2 {
 		now = now.Add(keepLabels + 1)
 		get(nil)
 	}
-	if get(base, "b", "2") == row {
-		t.Error("labels that are not used were kept")
-	}
+	expect.That(t, get(base, "b", "2") != row, "labels that are not used were kept")
 }
 
 // Control characters do not reach a terminal, in no format. Lines of an annotation stay lines.
 func TestControlCharacters(t *testing.T) {
 	l := (*labels)(nil).with("a", "\x1b[2J\x00é\u009b1m\x7f\tb\nc")
-	if want := `a="` + "\ufffd[2J\ufffdé\ufffd1m\ufffd\tb" + `\nc"`; l.text != want {
-		t.Errorf("text: %q, want %q", l.text, want)
-	}
+	expect.Is(t, l.text, `a="`+"\ufffd[2J\ufffdé\ufffd1m\ufffd\tb"+`\nc"`, "text")
 	l.makeProtobuf()
 	wire := string(l.appendProtobuf(nil))
 	if want := "\ufffd[2J\ufffdé\ufffd1m\ufffd\tb\nc"; !strings.Contains(wire, want) {
@@ -74,9 +63,7 @@ func TestSequence(t *testing.T) {
 			if found := s.find(key); found != nil {
 				l = *found
 			}
-			if l != known[key] {
-				t.Errorf("walk %d: of %s %p is found, want %p", i, key, l, known[key])
-			}
+			expect.That(t, l == known[key], "walk %d: of %s %p is found, want %p", i, key, l, known[key])
 			if l == nil {
 				l = *s.add(key, &labels{text: key})
 			}
@@ -91,8 +78,7 @@ func TestSequence(t *testing.T) {
 	s.begin()
 	s.end()
 	for _, kept := range [][]entry[string, *labels]{s.before, s.now} {
-		if slices.ContainsFunc(kept[:cap(kept)], func(e entry[string, *labels]) bool { return e.made != nil }) {
-			t.Error("labels are held that no walk needs")
-		}
+		expect.That(t, !slices.ContainsFunc(kept[:cap(kept)], func(e entry[string, *labels]) bool { return e.made != nil }),
+			"labels are held that no walk needs")
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Invariant 8: the series are no more than devices, quantities and holders make, and no more than
@@ -35,15 +37,12 @@ func TestBounded(t *testing.T) {
 			if got := x.One(t, "dra_exporter_series_dropped"); got != float64(s.Dropped) {
 				t.Fatalf("dra_exporter_series_dropped is %v, want %d", got, s.Dropped)
 			}
-			if limit > 0 && s.Series > limit {
-				t.Fatalf("%d series are exported, at most %d may", s.Series, limit)
-			}
+			must.That(t, limit <= 0 || s.Series <= limit, "%d series are exported, at most %d may", s.Series, limit)
 			if limit == 0 && s.Dropped != 0 {
 				t.Fatalf("%d series are dropped without a limit", s.Dropped)
 			}
-			if bound := seriesBound(r, s); s.Series > bound {
-				t.Fatalf("%d series are more than the bound of %d", s.Series, bound)
-			}
+			bound := seriesBound(r, s)
+			must.That(t, s.Series <= bound, "%d series are more than the bound of %d", s.Series, bound)
 			checkRanks(t, x, s)
 		}
 	})
@@ -96,9 +95,7 @@ func checkRanks(t exportertest.TB, x exportertest.Scraped, s *exposition.Snapsho
 	for i, name := range families()[:3] {
 		if !there(name) && expected[name] > 0 {
 			for _, lower := range families()[:i] {
-				if there(lower) {
-					t.Fatalf("%s is dropped and %s is not", name, lower)
-				}
+				must.That(t, !there(lower), "%s is dropped and %s is not", name, lower)
 			}
 			continue
 		}
@@ -138,20 +135,15 @@ func TestLimitEvictsTheOldest(t *testing.T) {
 	for i, want := range []int{0, 0, 1, 1, 1, 1} {
 		got := len(x.Matching("dra_claim_energy_joules_total", fmt.Sprintf("resourceclaim_name=c%d", i)))
 		pods := len(x.Matching("dra_pod_energy_joules_total", fmt.Sprintf("pod=p%d", i)))
-		if i != 1 && (got != want || pods != want) {
-			t.Errorf("c%d has %d series, its pod %d, want %d", i, got, pods, want)
-		}
+		expect.That(t, i == 1 || got == want && pods == want, "c%d has %d series, its pod %d, want %d", i, got, pods, want)
 	}
-	if h.Last.Dropped < each+1 || h.Last.Dropped > 2*each || h.Last.Series+h.Last.Dropped != whole {
-		t.Errorf("%d series are dropped of %d, %d are left", h.Last.Dropped, whole, h.Last.Series)
-	}
+	expect.That(t, h.Last.Dropped >= each+1 && h.Last.Dropped <= 2*each && h.Last.Series+h.Last.Dropped == whole,
+		"%d series are dropped of %d, %d are left", h.Last.Dropped, whole, h.Last.Series)
 	for range 3 {
 		h.Now = h.Now.Add(2 * time.Minute)
 		h.Pass(time.Second)
 	}
-	if h.Last.Dropped != 0 {
-		t.Errorf("%d series are dropped after their retention", h.Last.Dropped)
-	}
+	expect.Is(t, h.Last.Dropped, 0, "series are dropped after their retention")
 }
 
 // Whole families are dropped, pods before claims before devices, and come back only where there is
@@ -183,19 +175,14 @@ func TestLimitDropsFamilies(t *testing.T) {
 	last := ""
 	for most := whole; most > 0; most-- {
 		h, x := live(most)
-		if h.Last.Series > most || h.Last.Series+h.Last.Dropped != whole {
-			t.Errorf("at most %d: %d series, %d dropped of %d", most, h.Last.Series, h.Last.Dropped, whole)
-		}
+		expect.That(t, h.Last.Series <= most && h.Last.Series+h.Last.Dropped == whole,
+			"at most %d: %d series, %d dropped of %d", most, h.Last.Series, h.Last.Dropped, whole)
 		if got := dropped(x); got != last {
-			if !strings.HasPrefix(got, last) {
-				t.Errorf("at most %d: dropped are %q, before %q", most, got, last)
-			}
+			expect.That(t, strings.HasPrefix(got, last), "at most %d: dropped are %q, before %q", most, got, last)
 			last = got
 		}
 	}
-	if last != "pod claim device claim device" {
-		t.Errorf("in the end %q are dropped", last)
-	}
+	expect.That(t, last == "pod claim device claim device", "in the end %q are dropped", last)
 
 	const many = 30
 	_, all = crowd(0, many)

@@ -22,12 +22,12 @@ func WriteReference(
 	out.groups(families)
 	for _, section := range referenceSections() {
 		out.print(
-			"\n## " + section.title + "\n\n" + section.text + "\n\n| metric | labels | meaning | origin |\n" +
-				"| --- | --- | --- | --- |\n",
+			"\n## " + section.title + "\n\n" + section.text + "\n\n| metric and further labels | meaning | origin |\n" +
+				"| --- | --- | --- |\n",
 		)
 		for _, f := range families {
 			if sectionOf(f.Name) == section.prefix {
-				out.family(f, fills)
+				out.family(f, section.labels, fills)
 			}
 		}
 	}
@@ -43,39 +43,39 @@ what is called a histogram. Unknown values are omitted, never 0. The exporter ke
 when the exporter, or the holder, starts, and does not show resets of a driver. A family keeps its name, type and labels
 within a major version.
 
-The column "labels" has *device* for ` + "`driver` `pool` `device`, *claim* for `namespace` `resourceclaim_name`, and *pod*\n" +
-	"for `namespace` `pod`" + `. A *divided* value is the holder's part of [the device's](ATTRIBUTION.md). Metrics of claims,
-pods and the unattributed part measure what the metric of devices of that name does.
+A *divided* value is the holder's part of [the device's](ATTRIBUTION.md). Metrics of claims, pods and the unattributed
+part measure what the metric of devices of that name does.
 `
 
-type referenceSection struct{ prefix, title, text string }
+// referenceSection is a section of the reference. Most of its families have its labels first.
+type referenceSection struct{ prefix, labels, title, text string }
 
 func referenceSections() []referenceSection {
+	const device, claim, pod = " `driver` `pool` `device`", " `namespace` `resourceclaim_name`", " `namespace` `pod`"
 	return []referenceSection{
-		{"dra_device_", "Devices", "Once per device, whether it is allocated or not."},
+		{"dra_device_", device, "Devices", "With the labels" + device + ", whether a claim holds the device or not."},
 		{
-			"dra_device_unattributed_", "Unattributed",
-			"Per additive quantity: device = sum of the claims + unattributed.",
+			"dra_device_unattributed_", device, "Unattributed",
+			"With the labels" + device + ". Per additive quantity: device = sum of the claims + unattributed.",
 		},
 		{
-			"dra_claim_", "Claims",
-			"Per claim and device. When a claim ends, its gauges and the info metrics of its devices end; its counters stay " +
-				"for\n`--retention`. A claim that is [created again](MEANING.md#rules) under the same name continues them.",
+			"dra_claim_", claim + device, "Claims", "With the labels" + claim + device + ". When a claim ends, its\n" +
+				"gauges and the info metrics of its devices end; its counters stay for `--retention`. A claim that is\n" +
+				"[created again](MEANING.md#rules) under the same name continues them.",
 		},
-		{"dra_pod_", "Pods", "Per pod and device; per device, the pods sum to the claims."},
-		{"dra_exporter_", "The exporter itself", "In addition to the usual `go_` and `process_` metrics."},
+		{"dra_pod_", pod + device, "Pods", "With the labels" + pod + device + ". Per device, the pods sum to the claims."},
+		{"dra_exporter_", "", "The exporter itself", "In addition to the usual `go_` and `process_` metrics."},
 	}
 }
 
 // sectionOf returns the longest prefix in the list of sections that a metric's name has.
 func sectionOf(name string) string {
-	best := ""
-	for _, s := range referenceSections() {
-		if strings.HasPrefix(name, s.prefix) && len(s.prefix) > len(best) {
-			best = s.prefix
+	for _, s := range slices.Backward(referenceSections()) {
+		if strings.HasPrefix(name, s.prefix) {
+			return s.prefix
 		}
 	}
-	return best
+	return ""
 }
 
 type referenceWriter struct {
@@ -94,8 +94,8 @@ func (w *referenceWriter) print(text string) {
 // with --pod.min-lifetime and without dra_pod_info.
 const (
 	SeriesOfShortClaim = 18
-	SeriesOfShortPod   = 11
-	SeriesOfWorkload   = 9
+	SeriesOfShortPod   = 9
+	SeriesOfWorkload   = 7
 )
 
 // groupCosts describes the cost of series. make fleet measured the cost to Prometheus.
@@ -127,13 +127,18 @@ func (w *referenceWriter) groups(families []Family) {
 	}
 }
 
-func (w *referenceWriter) family(f Family, fills func(driver.Quantity) []string) {
+// family writes a family of a section whose families have these labels, and others beside the name.
+func (w *referenceWriter) family(f Family, common string, fills func(driver.Quantity) []string) {
 	origin := f.Origin
 	if f.Spec != nil && f.Origin == "sources" {
 		origin = cmp.Or(strings.Join(fills(f.Quantity), ", "), "no source yet")
 	}
-	labels := strings.NewReplacer("`driver` `pool` `device`", "*device*", "`namespace` `resourceclaim_name`", "*claim*",
-		"`namespace` `pod`", "*pod*").Replace("`" + strings.Join(f.Labels, "` `") + "`")
+	labels := strings.TrimSuffix(" `"+strings.Join(f.Labels, "` `")+"`", " ``")
+	if further, usual := strings.CutPrefix(labels, common); usual {
+		labels = further
+	} else {
+		labels = " only" + labels
+	}
 	help := f.Help
 	if of := "dra_device_"; f.Spec != nil && f.Name == of+f.Spec.Metric {
 		help += closedLists(f.Spec)
@@ -143,7 +148,7 @@ func (w *referenceWriter) family(f Family, fills func(driver.Quantity) []string)
 	if f.Histogram {
 		help = "Histogram. " + help
 	}
-	w.print(fmt.Sprintf("| `%s` | %s | %s | %s |\n", f.Name, labels, help, origin))
+	w.print(fmt.Sprintf("| `%s`%s | %s | %s |\n", f.Name, labels, help, origin))
 }
 
 // closedLists returns the values of the labels that have a closed list.

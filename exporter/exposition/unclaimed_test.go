@@ -52,9 +52,8 @@ func TestUnclaimed(t *testing.T) {
 	busyUntil := exportertest.Unix(h.Now)
 	x := ticks(0, 6)
 	h.Expect(x, map[[2]string]float64{{unclaimedFamilies()[0], "pod=plugged"}: 10})
-	if used := x.One(t, unclaimedFamilies()[1], "pod=plugged"); used < 3.5 || used > 5.5 {
-		t.Errorf("the pod used its device for %v s, want 4 to 5", used)
-	}
+	used := x.One(t, unclaimedFamilies()[1], "pod=plugged")
+	expect.That(t, used >= 3.5 && used <= 5.5, "the pod used its device for %v s, want 4 to 5", used)
 	if last := x.One(t, unclaimedFamilies()[2], "pod=plugged"); last < busyUntil-1.5 || last > busyUntil {
 		t.Errorf("the pod was last active at %v, the device until %v", last, busyUntil)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const (
@@ -340,9 +341,7 @@ func TestReasons(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := fit.Advise([]fit.Use{tc.use}, tc.devices, config())
-			if len(got) != 1 || got[0].Reason != tc.want {
-				t.Fatalf("%+v, want one for the reason %q", got, tc.want)
-			}
+			must.That(t, len(got) == 1 && got[0].Reason == tc.want, "%+v, want one for the reason %q", got, tc.want)
 			if a := &got[0]; !a.Known() && (a.HeldMemory != 0 || a.NeededMemory != 0 || a.NeededActivity != 0 || a.Unused != 0) {
 				t.Errorf("without advice: %+v", a)
 			}

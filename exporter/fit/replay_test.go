@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // moment is a claim's use of one device for some seconds: the used memory, and the number of
@@ -187,14 +188,10 @@ func TestReplay(t *testing.T) {
 		var kept []*fit.Advice
 		var left [][]moment
 		all := fit.Advise(n.uses(), n.devices, fit.Config{Margin: margin, IdleThreshold: 0})
-		if len(all) != len(n.past) {
-			t.Fatalf("%d advices for %d devices", len(all), len(n.past))
-		}
+		must.That(t, len(all) == len(n.past), "%d advices for %d devices", len(all), len(n.past))
 		for i := range all {
 			a := &all[i]
-			if !a.Known() {
-				t.Fatalf("%+v", a)
-			}
+			must.That(t, a.Known(), "%+v", a)
 			if a.Reason == fit.Advised {
 				advised[a.Alternative.Kind]++
 			}
@@ -204,12 +201,8 @@ func TestReplay(t *testing.T) {
 			}
 			kept = append(kept, a)
 		}
-		if len(kept) == 0 {
-			t.Fatal("no device is left")
-		}
-		if !n.place(kept, make([][][]moment, len(kept)), left) {
-			t.Fatalf("does not fit: %+v", all)
-		}
+		must.That(t, len(kept) != 0, "no device is left")
+		must.That(t, n.place(kept, make([][][]moment, len(kept)), left), "does not fit: %+v", all)
 	})
 	for _, kind := range fit.Kinds() {
 		if advised[kind] == 0 && !testing.Short() { // a few nodes need not have each kind

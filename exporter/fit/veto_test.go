@@ -7,6 +7,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // A claim that fits by memory and compute does not fit into an alternative that lacks something
@@ -69,9 +70,7 @@ func TestNoSaving(t *testing.T) {
 		d.Entry.ParentShare = 0.995
 	})}
 	got := advise([]fit.Use{use("gpu-0", 60*gib, 0.9)}, whole)
-	if !strings.HasSuffix(got, ": nothing smaller fits: it would leave less than a tenth") {
-		t.Error(got)
-	}
+	expect.That(t, strings.HasSuffix(got, ": nothing smaller fits: it would leave less than a tenth"), "%v", got)
 }
 
 // A device that only decodes, or only exchanges data, is used, whatever its utilization is.
@@ -80,8 +79,6 @@ func TestUsedByOtherThanKernels(t *testing.T) {
 	decodes, sends := use("gpu-1", 2*gib, 0), use("gpu-2", 2*gib, 0)
 	decodes.Media, sends.Peers = 0.9, 1e9
 	for _, a := range fit.Advise([]fit.Use{use("gpu-0", 30*gib, 0.9), decodes, sends}, devices, config()) {
-		if a.Reason == fit.Advised {
-			t.Errorf("%+v", a)
-		}
+		expect.That(t, a.Reason != fit.Advised, "%+v", a)
 	}
 }

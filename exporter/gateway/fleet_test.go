@@ -16,6 +16,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // asked are nodes whose exporters answer after 5 ms, or hang.
@@ -62,9 +64,8 @@ func TestHangingNodes(t *testing.T) {
 		look := func() (healthy, silent int, oldest time.Duration) {
 			began := time.Now()
 			found, _, _ := f.look(t.Context())
-			if took := time.Since(began); took > firstAnswers {
-				t.Errorf("a page waits %v", took)
-			}
+			took := time.Since(began)
+			expect.That(t, took <= firstAnswers, "a page waits %v", took)
 			for _, s := range found {
 				switch {
 				case errors.Is(s.err, errSilent):
@@ -75,9 +76,8 @@ func TestHangingNodes(t *testing.T) {
 				}
 				var i int
 				_, err := fmt.Sscanf(s.node, "n%d", &i)
-				if err != nil || s.err != nil && !errors.Is(s.err, errNotAsked) && i >= hanging {
-					t.Fatalf("%s: %v, %v", s.node, s.err, err)
-				}
+				must.That(t, err == nil && (s.err == nil || errors.Is(s.err, errNotAsked) || i < hanging),
+					"%s: %v, %v", s.node, s.err, err)
 			}
 			time.Sleep(time.Until(began.Add(5 * time.Second)))
 			return healthy, silent, oldest
@@ -86,13 +86,10 @@ func TestHangingNodes(t *testing.T) {
 		for i := range 24 {
 			var oldest time.Duration
 			healthy, silent, oldest = look()
-			if i > 1 && (healthy != nodes-hanging || oldest > 11*time.Second) {
-				t.Errorf("after %d s: %d nodes answer, the oldest %v ago", 5*i, healthy, oldest)
-			}
+			expect.That(t, i <= 1 || healthy == nodes-hanging && oldest <= 11*time.Second,
+				"after %d s: %d nodes answer, the oldest %v ago", 5*i, healthy, oldest)
 		}
-		if silent != hanging {
-			t.Errorf("%d nodes are said to be silent, want %d", silent, hanging)
-		}
+		expect.Is(t, silent, hanging, "nodes are said to be silent")
 		a.mu.Lock()
 		for i, most := range []int{5, 13} { // in two minutes
 			if node := fmt.Sprintf("n%d", i*hanging); a.times[node] > most || a.times[node] < 2+9*i {
@@ -104,9 +101,8 @@ func TestHangingNodes(t *testing.T) {
 		for range 14 { // a minute's pause, and one round
 			healthy, silent, _ = look()
 		}
-		if silent != 0 || healthy != nodes {
-			t.Errorf("%d nodes are said to be silent, though they answer; %d of %d answer", silent, healthy, nodes)
-		}
+		expect.That(t, silent == 0 && healthy == nodes,
+			"%d nodes are said to be silent, though they answer; %d of %d answer", silent, healthy, nodes)
 		time.Sleep(askTimeout)
 	})
 }
@@ -124,9 +120,8 @@ func TestOldAnswers(t *testing.T) {
 		time.Sleep(time.Hour)
 		found, after, _ := f.look(t.Context())
 		row, _ := newRow(found[0], &view{all: true})
-		if row.AsOf != at || row.Trouble != "" || len(row.Devices) != 1 || after == before {
-			t.Errorf("an old answer: %+v, change %d, %d; want as of %s", row, before, after, at)
-		}
+		expect.That(t, row.AsOf == at && row.Trouble == "" && len(row.Devices) == 1 && after != before,
+			"an old answer: %+v, change %d, %d; want as of %s", row, before, after, at)
 		time.Sleep(5 * time.Second)
 		_, _, _ = f.look(t.Context()) // with more time
 		time.Sleep(5 * time.Second)
@@ -151,16 +146,12 @@ func TestMemoryOfAll(t *testing.T) {
 				full++
 			}
 		}
-		if full == 0 || full == len(found) {
-			t.Errorf("%d of %d large answers have no room", full, len(found))
-		}
+		expect.That(t, full != 0 && full != len(found), "%d of %d large answers have no room", full, len(found))
 		a.body = small
 		time.Sleep(askedEach)
 		found, _, _ = f.look(t.Context())
 		for _, s := range found {
-			if s.err != nil {
-				t.Errorf("%s: %v", s.node, s.err)
-			}
+			expect.That(t, s.err == nil, "%s: %v", s.node, s.err)
 		}
 	})
 }
@@ -172,9 +163,7 @@ func TestPlaces(t *testing.T) {
 	enter := func(node string) (func(), string) {
 		w := httptest.NewRecorder()
 		leave, ok := p.enter(w, node, user)
-		if ok != (w.Code == http.StatusOK) {
-			t.Errorf("%s: %v with status %d", node, ok, w.Code)
-		}
+		expect.That(t, ok == (w.Code == http.StatusOK), "%s: %v with status %d", node, ok, w.Code)
 		return leave, w.Body.String()
 	}
 	var all []func()
@@ -183,9 +172,7 @@ func TestPlaces(t *testing.T) {
 	} {
 		for range placesOfUser / 2 {
 			leave, said := enter(of.node)
-			if leave == nil {
-				t.Fatal(said)
-			}
+			must.That(t, leave != nil, "%v", said)
 			all = append(all, leave)
 		}
 		if leave, said := enter(of.refused); leave != nil || !strings.Contains(said, of.why) {
@@ -195,9 +182,7 @@ func TestPlaces(t *testing.T) {
 	for _, leave := range all {
 		leave()
 	}
-	if len(p.taken) > 0 || p.all != 0 {
-		t.Errorf("%v are taken", p.taken)
-	}
+	expect.That(t, len(p.taken) == 0 && p.all == 0, "%v are taken", p.taken)
 }
 
 // An answer must arrive at a least rate. The time in which nobody reads does not count.
@@ -223,9 +208,8 @@ func TestPace(t *testing.T) {
 					t.Errorf("%s: it is read for %v", name, time.Since(begun))
 				}
 			}
-			if errors.Is(err, io.EOF) != (of.want == nil) || of.want != nil && !errors.Is(err, of.want) {
-				t.Errorf("%s: %v, want %v", name, err, of.want)
-			}
+			expect.That(t, errors.Is(err, io.EOF) == (of.want == nil) && (of.want == nil || errors.Is(err, of.want)),
+				"%s: %v, want %v", name, err, of.want)
 			cancel(nil)
 		}
 	})

@@ -10,8 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -63,8 +61,7 @@ type cluster struct {
 // root may do everything; alice may get the claims of team-a, nobody nothing.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	api := must.Get(kubetest.New())(t)
-	t.Cleanup(api.Close)
+	api, kubeconfig := kubetest.New(t)
 	c := &cluster{T: t, api: api}
 	api.Allow("root", func(authorizationv1.SubjectAccessReviewSpec) bool { return true })
 	api.Allow("nobody", func(authorizationv1.SubjectAccessReviewSpec) bool { return false })
@@ -74,9 +71,7 @@ func newCluster(t *testing.T) *cluster {
 			Namespace: "team-a", Verb: "get", Group: "resource.k8s.io", Resource: "resourceclaims",
 		}
 	})
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	must.Do(t, os.WriteFile(path, api.Kubeconfig(), 0o600))
-	client := must.Get(kube.NewClient(path, "test"))(t)
+	client := must.Get(kube.NewClient(kubeconfig, "test"))(t)
 	transport := own{&http.Transport{}}
 	t.Cleanup(transport.CloseIdleConnections)
 	users := access.NewUsers(access.Config{

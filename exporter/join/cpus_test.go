@@ -10,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // cores is a node of 8 CPUs that are one device, cpudevnuma000.
@@ -86,14 +87,11 @@ func TestOwnCPUs(t *testing.T) {
 	for claim, want := range map[string]float64{"one": 5, "three": 5, "slow": 5, "idle": 0} {
 		const family = "dra_claim_last_active_timestamp_seconds"
 		got := x.One(t, family, "resourceclaim_name="+claim) - exportertest.Unix(jointest.Start())
-		if want > 0 && got != want || want == 0 && got > 1 {
-			t.Errorf("claim %s was last active after %v s, want %v", claim, got, want)
-		}
+		expect.That(t, (want <= 0 || got == want) && (want != 0 || got <= 1),
+			"claim %s was last active after %v s, want %v", claim, got, want)
 	}
 	d := c.Joined.Devices[0]
-	if d.Attribution != join.AttributionCPUs {
-		t.Errorf("it is divided %q", d.Attribution)
-	}
+	expect.That(t, d.Attribution == join.AttributionCPUs, "it is divided %q", d.Attribution)
 }
 
 // A claim whose CPUs are known a little later than the claim has what these did from its begin on.
@@ -108,9 +106,7 @@ func TestOwnCPUsKnownLater(t *testing.T) {
 	c.second(busy...)
 	x := c.second(busy...)
 	held := x.One(t, "dra_claim_allocated_seconds_total", "resourceclaim_name=late")
-	if held <= 2 || held > 3 {
-		t.Errorf("the claim held its CPU for %v s", held)
-	}
+	expect.That(t, held > 2 && held <= 3, "the claim held its CPU for %v s", held)
 	c.Expect(x, map[[2]string]float64{
 		{"dra_claim_active_seconds_total", "resourceclaim_name=late"}:            held / 8,
 		{"dra_device_unattributed_active_seconds_total", "device=cpudevnuma000"}: 3 - held/8,
@@ -191,8 +187,7 @@ func TestOwnCPUsOfOneClaim(t *testing.T) {
 	c.Free("ends")
 	c.hold("begins", []int{7}, "p1")
 	sign := func(pod string, after time.Duration, gone bool) {
-		c.Changes = append(c.Changes,
-			podresources.Change{At: c.Now.Add(after), Gone: gone, PodUID: "uid-" + pod})
+		c.Changes = append(c.Changes, podresources.Change{At: c.Now.Add(after), Gone: gone, PodUID: "uid-" + pod})
 	}
 	sign("p0", 200*time.Millisecond, true)
 	sign("p1", 600*time.Millisecond, false)
@@ -304,9 +299,7 @@ func TestUnknownCPUs(t *testing.T) {
 				{"dra_claim_active_seconds_total", "resourceclaim_name=a"}: tc.want[0],
 				{"dra_claim_active_seconds_total", "resourceclaim_name=b"}: tc.want[1],
 			})
-			if got := c.Joined.Devices[0].Attribution; got != tc.by {
-				t.Errorf("it is divided %q, want %q", got, tc.by)
-			}
+			expect.Is(t, c.Joined.Devices[0].Attribution, tc.by, "it is divided")
 		})
 	}
 }

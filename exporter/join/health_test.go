@@ -25,9 +25,7 @@ func TestHealthOfPods(t *testing.T) {
 		{"dra_device_quantity_source_info", "source=pods"}:      1,
 		{"dra_claim_allocated_seconds_total", "namespace=team"}: 0,
 	})
-	if len(x["dra_device_up"]) > 0 {
-		t.Errorf("health alone makes it up, or down: %v", x["dra_device_up"])
-	}
+	expect.That(t, len(x["dra_device_up"]) == 0, "health alone makes it up, or down: %v", x["dra_device_up"])
 	h.Energy(1)
 	h.In.View.Allocations[0].Health = driver.HealthBad
 	h.Expect(h.Tick(time.Second), map[[2]string]float64{
@@ -57,9 +55,7 @@ func TestHealthOfSource(t *testing.T) {
 		{"dra_device_health", "status=healthy"}:                 1,
 		{"dra_exporter_unresolved_devices", "reason=no_source"}: 1,
 	})
-	if len(x["dra_device_up"]) > 0 {
-		t.Errorf("health alone makes it up, or down: %v", x["dra_device_up"])
-	}
+	expect.That(t, len(x["dra_device_up"]) == 0, "health alone makes it up, or down: %v", x["dra_device_up"])
 }
 
 // The table of exporter/MEANING.md: which source counts.
@@ -112,12 +108,9 @@ func TestHealthPrecedence(t *testing.T) {
 			for _, r := range result.Devices[0].Readings {
 				got += r.Labels[0] + " of " + r.Origin.String()
 			}
-			if got != tc.want || len(result.Rejected) > 0 {
-				t.Errorf("%q, rejected %v, want %q", got, result.Rejected, tc.want)
-			}
-			if got := result.Devices[0].HealthReason; got != tc.reason {
-				t.Errorf("because %q, want %q", got, tc.reason)
-			}
+			expect.That(t, got == tc.want && len(result.Rejected) == 0,
+				"%q, rejected %v, want %q", got, result.Rejected, tc.want)
+			expect.Is(t, result.Devices[0].HealthReason, tc.reason, "because")
 		})
 	}
 }

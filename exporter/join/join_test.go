@@ -3,8 +3,6 @@ package join
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -98,9 +96,7 @@ func TestMatchLearnt(t *testing.T) {
 			{Name: "a", Samples: []driver.Sample{first}}, {Name: "b", Samples: []driver.Sample{second}},
 		},
 	}).Devices[0]
-	if len(d.Readings) != 2 {
-		t.Errorf("it has the readings %v", d.Readings)
-	}
+	expect.That(t, len(d.Readings) == 2, "it has the readings %v", d.Readings)
 }
 
 // A device that a device plugin alone gives out has no driver, so that a source of a driver's
@@ -112,9 +108,7 @@ func TestMatchPluginDevice(t *testing.T) {
 		Inventory: driver.Inventory{{Driver: "example.com/gpu", Device: "GPU-1"}: {Hardware: driver.Hardware{UUID: "GPU-1"}}},
 		Sources:   []SourceSamples{{Name: "a", Samples: []driver.Sample{sample}}},
 	}).Devices[0]
-	if len(d.Readings) != 1 {
-		t.Errorf("it has the readings %v, and is missing because of %q", d.Readings, d.Missing)
-	}
+	expect.That(t, len(d.Readings) == 1, "it has the readings %v, and is missing because of %q", d.Readings, d.Missing)
 }
 
 // Estimates are not marked as measured.
@@ -196,9 +190,7 @@ func TestGaps(t *testing.T) {
 				held = []string{"dev"}
 			}
 			d := joined(inventory, held, tc.samples...)
-			if got := d["dev"].Missing; got != tc.want {
-				t.Errorf("the reason is %q, want %q", got, tc.want)
-			}
+			expect.Is(t, d["dev"].Missing, tc.want, "the reason")
 			if tc.held && tc.want == MissingNone && d["beside"].Missing != MissingDuplicate {
 				t.Errorf("the reason of the other device is %q, want %q", d["beside"].Missing, MissingDuplicate)
 			}
@@ -230,9 +222,8 @@ func TestSharedNodes(t *testing.T) {
 			d := joined(
 				map[string]driver.Hardware{"a": {DeviceNodes: tc.a}, "b": {DeviceNodes: tc.b}}, []string{"a", "b"}, samples...,
 			)
-			if d["a"].Missing != tc.wantA || d["b"].Missing != tc.wantB {
-				t.Errorf("the gaps are %q and %q, want %q and %q", d["a"].Missing, d["b"].Missing, tc.wantA, tc.wantB)
-			}
+			expect.That(t, d["a"].Missing == tc.wantA && d["b"].Missing == tc.wantB,
+				"the gaps are %q and %q, want %q and %q", d["a"].Missing, d["b"].Missing, tc.wantA, tc.wantB)
 			if tc.wantA == MissingNone && (len(d["a"].Readings) != 1 || d["a"].Readings[0].Value != 1) {
 				t.Errorf("a reads %v", d["a"].Readings)
 			}
@@ -252,9 +243,8 @@ func TestSharedNumber(t *testing.T) {
 			Sources:   []SourceSamples{{Name: "a", Samples: []driver.Sample{sample}}},
 		}
 		for _, d := range Join(in).Devices {
-			if len(d.Readings) != 0 || d.Missing != MissingAmbiguous {
-				t.Errorf("%v, %v: readings %v, missing because of %q", h, d.ID, d.Readings, d.Missing)
-			}
+			expect.That(t, len(d.Readings) == 0 && d.Missing == MissingAmbiguous,
+				"%v, %v: readings %v, missing because of %q", h, d.ID, d.Readings, d.Missing)
 		}
 	}
 }
@@ -293,15 +283,10 @@ func TestPartition(t *testing.T) {
 		got[name] = device.Parent
 	}
 	want := map[string]string{"gpu": "", "mig-0": "gpu", "vf-0": "gpu", "mig-1": "GPU-of-elsewhere"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("parents: %s", diff)
-	}
-	if len(d["mig-0"].Readings) != 1 || d["mig-0"].Readings[0].Quantity != driver.MemoryUsed {
-		t.Errorf("the partition has %v", d["mig-0"].Readings)
-	}
-	if d["gpu"].Attribution != AttributionNone {
-		t.Errorf("the parent is divided %q", d["gpu"].Attribution)
-	}
+	expect.Equal(t, "parents", want, got)
+	expect.That(t, len(d["mig-0"].Readings) == 1 && d["mig-0"].Readings[0].Quantity == driver.MemoryUsed,
+		"the partition has %v", d["mig-0"].Readings)
+	expect.That(t, d["gpu"].Attribution == AttributionNone, "the parent is divided %q", d["gpu"].Attribution)
 }
 
 func TestCPUs(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -14,6 +13,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A joiner gives what Join gives, whatever it joined before, and leaves earlier results as they
@@ -39,12 +40,9 @@ func TestJoiner(t *testing.T) {
 				in.Inventory = before.Inventory
 			}
 			want, got := join.Join(in), joiner.Join(in)
-			if !sameResult(want, got) {
-				t.Fatalf("got %+v, want %+v", got, want)
-			}
-			if again := fmt.Sprintf("%+v", last.Devices); last.Devices != nil && again != text {
-				t.Fatalf("an earlier result changed to %s from %s", again, text)
-			}
+			must.That(t, sameResult(want, got), "got %+v, want %+v", got, want)
+			again := fmt.Sprintf("%+v", last.Devices)
+			must.That(t, last.Devices == nil || again == text, "an earlier result changed to %s from %s", again, text)
 			if rapid.Bool().Draw(t, "recycled") {
 				joiner.Recycle(&got)
 			}
@@ -77,12 +75,9 @@ func TestJoinerForgetsWhatSamplesTaught(t *testing.T) {
 			in.Sources[0].Samples = []driver.Sample{jointest.Sample(taught, driver.Reading{Quantity: driver.Clock})}
 		}
 		want, got := join.Join(in), joiner.Join(in)
-		if n := len(want.Devices[0].Readings); known != (n > 1) {
-			t.Fatalf("%d readings", n)
-		}
-		if diff := cmp.Diff(fmt.Sprintf("%+v", want), fmt.Sprintf("%+v", got)); diff != "" {
-			t.Errorf("known %v: %s", known, diff)
-		}
+		n := len(want.Devices[0].Readings)
+		must.That(t, known == (n > 1), "%d readings", n)
+		expect.Equal(t, fmt.Sprintf("known %v", known), fmt.Sprintf("%+v", want), fmt.Sprintf("%+v", got))
 	}
 }
 
@@ -120,9 +115,7 @@ func TestJoinerKeepsLayout(t *testing.T) {
 	}
 	whole := testing.AllocsPerRun(10, func() { join.Join(in) })
 	again := testing.AllocsPerRun(10, func() { joiner.Join(in) })
-	if again > whole/10 {
-		t.Errorf("%v allocations of the same again, %v of a new one", again, whole)
-	}
+	expect.That(t, again <= whole/10, "%v allocations of the same again, %v of a new one", again, whole)
 }
 
 // Claims that had a name one after the other, and that both have ended, stay apart by their UIDs.

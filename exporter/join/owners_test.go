@@ -12,6 +12,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // drawSources draws sources that read some of two devices, by UUID or by PCI address, and some
@@ -66,9 +68,8 @@ func owned(t *rapid.T, sources []SourceSamples) []Device {
 	devices := Join(in).Devices
 	for _, d := range devices {
 		for i, r := range d.Readings {
-			if i > 0 && compareReadings(&d.Readings[i-1], &r) >= 0 {
-				t.Fatalf("%v%q of %v is there twice, or out of order", r.Quantity, r.Labels, d.ID)
-			}
+			must.That(t, i <= 0 || compareReadings(&d.Readings[i-1], &r) < 0,
+				"%v%q of %v is there twice, or out of order", r.Quantity, r.Labels, d.ID)
 		}
 	}
 	return devices
@@ -150,12 +151,9 @@ func TestPartitionByNumber(t *testing.T) {
 			jointest.Sample(tc.second, energy, driver.Reading{Quantity: driver.Power, Value: 9}),
 		}}
 		d := Join(Input{Inventory: inventory, Sources: []SourceSamples{a, b}}).Devices[0]
-		if len(d.Readings) != tc.want || d.Readings[0].Origin.String() != "a" || d.Readings[0].Value != 1 {
-			t.Errorf("%v: readings %v", tc.second, d.Readings)
-		}
-		if d.Entry.UUID != "MIG-a" {
-			t.Errorf("the device's UUID is %q", d.Entry.UUID)
-		}
+		expect.That(t, len(d.Readings) == tc.want && d.Readings[0].Origin.String() == "a" && d.Readings[0].Value == 1,
+			"%v: readings %v", tc.second, d.Readings)
+		expect.That(t, d.Entry.UUID == "MIG-a", "the device's UUID is %q", d.Entry.UUID)
 	}
 }
 
@@ -176,9 +174,7 @@ func TestPartitionBySharedNumber(t *testing.T) {
 		},
 	}}})
 	for _, d := range r.Devices {
-		if len(d.Readings) != 1 {
-			t.Errorf("%v: readings %v", d.ID, d.Readings)
-		}
+		expect.That(t, len(d.Readings) == 1, "%v: readings %v", d.ID, d.Readings)
 	}
 }
 
@@ -194,9 +190,7 @@ func TestParentShare(t *testing.T) {
 			Inventory: driver.Inventory{jointest.ID("mig"): {Hardware: mig}},
 			Sources:   []SourceSamples{{Name: "a", Samples: []driver.Sample{jointest.Sample(read, jointest.Watts(1))}}},
 		}).Devices[0]
-		if got := d.Entry.ParentShare; got != tc.want {
-			t.Errorf("listed %v, read %v: %v, want %v", tc.listed, tc.read, got, tc.want)
-		}
+		expect.Is(t, d.Entry.ParentShare, tc.want, "listed %v, read %v", tc.listed, tc.read)
 	}
 }
 
@@ -217,9 +211,7 @@ func TestDriverVersion(t *testing.T) {
 				{Name: "second", Samples: []driver.Sample{jointest.Sample(hardware(tc.second), jointest.Watts(1))}},
 			},
 		}).Devices[0]
-		if got := d.Entry.DriverVersion; got != tc.want {
-			t.Errorf("%+v: %q", tc, got)
-		}
+		expect.Is(t, d.Entry.DriverVersion, tc.want, "%+v", tc)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestDivideParent(t *testing.T) {
@@ -32,9 +33,7 @@ func TestDivideParent(t *testing.T) {
 		"active, and held by nobody": {
 			0.5, []join.Part{held(0.5, 0.5), {Share: 0.5, Activity: 0.5}, {Share: 0.25}}, []float64{0.5, 0.5, 0},
 		},
-		"one that could be made": {
-			0, []join.Part{held(0.5, unknown), {Share: 1, Activity: unknown}}, []float64{0.5, 0},
-		},
+		"one that could be made":     {0, []join.Part{held(0.5, unknown), {Share: 1, Activity: unknown}}, []float64{0.5, 0}},
 		"an unknown share":           {0.5, []join.Part{held(0, 1), held(0.5, 1)}, []float64{0, 0.75}},
 		"shares of more than all":    {1, []join.Part{held(1, 0), held(1, 0)}, []float64{0.5, 0.5}},
 		"the same, activity unknown": {0, []join.Part{held(1, unknown), held(1, 1)}, []float64{0.5, 0.5}},
@@ -42,9 +41,8 @@ func TestDivideParent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			join.DivideParent(tc.parts, tc.idle)
 			for i, want := range tc.want {
-				if got := tc.parts[i].Fraction; math.Abs(got-want) > 1e-12 {
-					t.Errorf("partition %d has %v, want %v", i, got, want)
-				}
+				got := tc.parts[i].Fraction
+				expect.That(t, math.Abs(got-want) <= 1e-12, "partition %d has %v, want %v", i, got, want)
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // Allocations by device plugins are divided among pods, each with its part, and belong to no claim.
@@ -35,13 +36,11 @@ func TestAttributionOfPlugins(t *testing.T) {
 		{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}: 0,
 		{"dra_device_allocations", "device=gpu-0"}:                      4,
 	})
-	if got := len(x.Matching("dra_pod_claim_info", "resourceclaim_name=", "claim_name=", "attribution=equal")); got != 3 {
-		t.Errorf("%d rows of device plugins in %v", got, x["dra_pod_claim_info"])
-	}
+	expect.Is(t, len(x.Matching("dra_pod_claim_info", "resourceclaim_name=", "claim_name=", "attribution=equal")), 3,
+		"rows of device plugins in %v", x["dra_pod_claim_info"])
 	for name := range x {
-		if len(x.Matching(name, "resourceclaim_name=")) > 0 && name != "dra_pod_claim_info" {
-			t.Errorf("%s has a claim without a name: %v", name, x[name])
-		}
+		expect.That(t, len(x.Matching(name, "resourceclaim_name=")) == 0 || name == "dra_pod_claim_info",
+			"%s has a claim without a name: %v", name, x[name])
 	}
 	h.In.View.Allocations = []podresources.Allocation{slice("0", "a")}
 	if d := joinedAfter(h); d.Attribution != join.AttributionExclusive {

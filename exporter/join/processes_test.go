@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // The use of processes divides a shared device; see divideByProcess. Processes 1, 2 and 3 belong to
@@ -127,9 +128,8 @@ func TestProcessesOfTwoSources(t *testing.T) {
 			{"dra_claim_memory_used_bytes", "resourceclaim_name=" + claim}: want[1],
 		})
 	}
-	if len(first.Processes) != 2 || len(first.Processes[0].Readings) != 1 {
-		t.Errorf("the samples of the first source were changed: %+v", first.Processes)
-	}
+	expect.That(t, len(first.Processes) == 2 && len(first.Processes[0].Readings) == 1,
+		"the samples of the first source were changed: %+v", first.Processes)
 }
 
 // A holder whose UID is not known could be the one that a process is of.
@@ -172,9 +172,7 @@ func TestCountersByProcess(t *testing.T) {
 		got := x.One(
 			t, "dra_claim_last_active_timestamp_seconds", "resourceclaim_name="+claim,
 		) - exportertest.Unix(jointest.Start())
-		if got != want {
-			t.Errorf("claim %s was last active after %v s, want %v", claim, got, want)
-		}
+		expect.That(t, got == want, "claim %s was last active after %v s, want %v", claim, got, want)
 	}
 }
 

@@ -17,6 +17,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Invariant 7: what can't be used costs itself alone, and is counted.
@@ -42,9 +44,8 @@ func TestGarbageCostsItself(t *testing.T) {
 				r.Count, r.Example = 0, ""
 				got[r] += n
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Fatalf("rejected: %s", diff)
-			}
+			diff := cmp.Diff(want, got)
+			must.That(t, diff == "", "rejected: %s", diff)
 		})
 	})
 }
@@ -235,9 +236,7 @@ func TestHostileFacts(t *testing.T) {
 		"dra_pod_claim_info":          4,
 		"dra_claim_consumed_capacity": 2,
 	} {
-		if got := len(x[family]); got != want {
-			t.Errorf("%d series of %s, want %d: %v", got, family, want, x[family])
-		}
+		expect.Is(t, len(x[family]), want, "series of %s: %v", family, x[family])
 	}
 	if got := x.One(
 		t, "dra_claim_power_watts", "resourceclaim_name=c0",
@@ -249,9 +248,7 @@ func TestHostileFacts(t *testing.T) {
 		{Input: "inventory", Reason: "fact", Count: 5},
 		{Input: "podresources", Reason: "holder", Count: 3},
 	}
-	if diff := cmp.Diff(want, r.Rejected); diff != "" {
-		t.Errorf("rejected: %s", diff)
-	}
+	expect.Equal(t, "rejected", want, r.Rejected)
 }
 
 // A reading can't be of the future, nor counted since then.

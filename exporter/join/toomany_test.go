@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // A device with more readings than anything real shows as many as there may be.
@@ -22,9 +23,7 @@ func TestTooManyReadings(t *testing.T) {
 		}
 		h.Read(readings...)
 		x := h.Tick(time.Second)
-		if got := len(x["dra_device_errors_total"]); got != join.MaxReadings {
-			t.Errorf("%d series, want %d", got, join.MaxReadings)
-		}
+		expect.Is(t, len(x["dra_device_errors_total"]), join.MaxReadings, "series")
 		if want := (driver.Rejection{
 			Input: "a/errors", Reason: "too_many", Count: join.MaxReadings, Example: h.Joined.Rejected[0].Example,
 		}); len(h.Joined.Rejected) != 1 || h.Joined.Rejected[0] != want {

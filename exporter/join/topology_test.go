@@ -9,6 +9,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // part is a device of a pod in a test.
@@ -109,14 +111,10 @@ func TestTopologies(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := Topologies(devicesOf(tt.parts), machine())[podresources.Pod{Namespace: "a", Name: "pod"}]
-			if got != tt.want {
-				t.Errorf("got %v, want %v", got, tt.want)
-			}
+			expect.Is(t, got, tt.want, "got")
 			reversed := slices.Clone(devicesOf(tt.parts))
 			slices.Reverse(reversed)
-			if again := Topologies(reversed, machine())[podresources.Pod{Namespace: "a", Name: "pod"}]; again != got {
-				t.Errorf("in another order: %v, want %v", again, got)
-			}
+			expect.Is(t, Topologies(reversed, machine())[podresources.Pod{Namespace: "a", Name: "pod"}], got, "in another order")
 		})
 	}
 }
@@ -182,8 +180,7 @@ func TestSpreadDrawn(t *testing.T) {
 		if high >= 0 {
 			want = Topology{names[low], names[high]}
 		}
-		if got := Topologies(devicesOf(parts), paths)[podresources.Pod{Namespace: "a", Name: "pod"}]; got != want {
-			t.Fatalf("got %v, want %v of %v", got, want, leaves)
-		}
+		got := Topologies(devicesOf(parts), paths)[podresources.Pod{Namespace: "a", Name: "pod"}]
+		must.That(t, got == want, "got %v, want %v of %v", got, want, leaves)
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -45,13 +46,11 @@ func TestHungCgroups(t *testing.T) {
 			if states := n.asker.Cgroups([]string{"uid"}); len(states) > 0 || time.Since(begun) > 0 {
 				t.Errorf("the pods are %v after %v", states, time.Since(begun))
 			}
-			if longest := describeFor(n, time.Second); longest > 0 {
-				t.Errorf("a tick was delayed by %v", longest)
-			}
+			longest := describeFor(n, time.Second)
+			expect.That(t, longest <= 0, "a tick was delayed by %v", longest)
 		}
-		if !slices.Equal(m.observed, []string{"cgroups: read pods' cgroups: no answer in time"}) {
-			t.Errorf("observed %q, want once that it hangs", m.observed)
-		}
+		expect.That(t, slices.Equal(m.observed, []string{"cgroups: read pods' cgroups: no answer in time"}),
+			"observed %q, want once that it hangs", m.observed)
 		close(release)
 		synctest.Wait()
 		if state := n.asker.Cgroups([]string{"uid"})["uid"]; state != podresources.CgroupGone {
@@ -75,19 +74,15 @@ func TestHungInventoryFile(t *testing.T) {
 		defer n.Close()
 		release := make(chan struct{})
 		n.reader.Start(t.Context(), func(context.Context) (*contents, error) { <-release; return nil, nil })
-		if longest := describeFor(n, 10*time.Second); longest > driver.ReadWait {
-			t.Errorf("a tick was delayed by %v", longest)
-		}
-		if _, all := n.Describe(); len(all) != 1 {
-			t.Errorf("the inventory is %v", all)
-		}
+		longest := describeFor(n, 10*time.Second)
+		expect.That(t, longest <= driver.ReadWait, "a tick was delayed by %v", longest)
+		_, all := n.Describe()
+		expect.That(t, len(all) == 1, "the inventory is %v", all)
 		close(release)
 		synctest.Wait()
 		n.Describe()
 		want := []string{"slices: <nil>", "slices: read inventory file: no answer in time", "slices: <nil>"}
-		if !slices.Equal(m.observed, want) {
-			t.Errorf("observed %q, want %q", m.observed, want)
-		}
+		expect.That(t, slices.Equal(m.observed, want), "observed %q, want %q", m.observed, want)
 	})
 }
 

@@ -121,9 +121,7 @@ bus/pci/devices/0000:02:00.0/driver -> ../../drivers/vfio-pci
 		}
 		answer(n, append(allocations, jointest.Allocation("other", "other", "other"))...)
 		n.Describe()
-		if got := n.Passthrough(); got != tc.expected {
-			t.Errorf("%s: %v", tc.name, got)
-		}
+		expect.Is(t, n.Passthrough(), tc.expected, "%s", tc.name)
 	}
 }
 
@@ -229,9 +227,7 @@ func TestInventoryFileRejections(t *testing.T) {
 	must.Do(t, os.WriteFile(file, []byte(text), 0o600))
 	m := &recorded{rejected: map[string]int{}}
 	newTestNode(t, Config{InventoryFile: file, Metrics: m})
-	if m.rejected["claims"] != 1 || len(m.rejected) != 1 {
-		t.Errorf("rejected are %v, want one claim", m.rejected)
-	}
+	expect.That(t, m.rejected["claims"] == 1 && len(m.rejected) == 1, "rejected are %v, want one claim", m.rejected)
 }
 
 // A missing file is an error that names the field of Config.
@@ -239,10 +235,8 @@ func TestConfigError(t *testing.T) {
 	_, err := New(
 		Config{InventoryFile: filepath.Join(t.TempDir(), "none"), Metrics: &recorded{}, Log: slog.New(slog.DiscardHandler)},
 	)
-	if bad, ok := errors.AsType[*ConfigError](err); !ok || bad.Field != "InventoryFile" ||
-		!errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the error is %v", err)
-	}
+	bad, ok := errors.AsType[*ConfigError](err)
+	expect.That(t, ok && bad.Field == "InventoryFile" && errors.Is(err, os.ErrNotExist), "the error is %v", err)
 }
 
 // A device that neither a slice nor a CDI spec describes is in the inventory if its name describes
@@ -253,26 +247,14 @@ func TestKnownByName(t *testing.T) {
 		Driver: "gpu.nvidia.com", Device: "gpu-1-mig-3g40gb-9-4",
 	}, driver.ID{Driver: "gpu.nvidia.com", Device: "gpu-1"}
 	all := n.withCDI([]podresources.Allocation{{Device: mig}, {Device: other}}, nil, time.Unix(1_700_000_000, 0))
-	if len(all) != 1 || all[mig].Placement != "nvidia/1/9/4" {
-		t.Errorf("the inventory is %+v", all)
-	}
+	expect.That(t, len(all) == 1 && all[mig].Placement == "nvidia/1/9/4", "the inventory is %+v", all)
 }
 
 // newKubeNode returns a node, its API server, and a function that lets the node follow the server.
 func newKubeNode(t *testing.T) (n *Node, server *kubetest.Server, follow func()) {
 	t.Helper()
-	server, err := kubetest.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	must.Do(t, os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600))
-	client, err := kube.NewClient(kubeconfig, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n = newTestNode(t, Config{Name: "node1", API: client})
+	server, kubeconfig := kubetest.New(t)
+	n = newTestNode(t, Config{Name: "node1", API: must.Get(kube.NewClient(kubeconfig, "test"))(t)})
 	return n, server, func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		var following sync.WaitGroup
@@ -303,9 +285,7 @@ func await(t *testing.T, is func() error) {
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
+		must.That(t, !time.Now().After(deadline), "%v", err)
 	}
 }
 

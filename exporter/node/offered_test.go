@@ -48,9 +48,8 @@ func TestOffers(t *testing.T) {
 		expect.Equal(t, "", want, got)
 	}
 	check(0)
-	if len(metrics.observed) > 0 || len(metrics.rejected) > 0 {
-		t.Errorf("an old kubelet is reported: %v, %v", metrics.observed, metrics.rejected)
-	}
+	expect.That(t, len(metrics.observed) == 0 && len(metrics.rejected) == 0,
+		"an old kubelet is reported: %v, %v", metrics.observed, metrics.rejected)
 	kubelet.Offer("nvidia.com/gpu", "GPU-1", "GPU-2::0", "GPU-2::1")
 	kubelet.Offer("devices.kubevirt.io/kvm", "kvm0", "kvm1")
 	check(offeredEvery / 2)

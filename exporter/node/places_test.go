@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -27,9 +28,8 @@ func TestPCIPaths(t *testing.T) {
 	check := func(want map[string]driver.PCIPath, addresses ...string) {
 		t.Helper()
 		got, complete := p.of(addresses)
-		if diff := cmp.Diff(want, got); diff != "" || !complete {
-			t.Errorf("complete: %v, -want +got:\n%s", complete, diff)
-		}
+		diff := cmp.Diff(want, got)
+		expect.That(t, diff == "" && complete, "complete: %v, -want +got:\n%s", complete, diff)
 	}
 	at := func(port string) driver.PCIPath { return driver.PCIPath{Root: "pci0000:00", Port: port} }
 	put(first, "0000:00:01.0")

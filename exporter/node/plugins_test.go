@@ -9,6 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	devices "github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // A device plugin's device gets the identity of the DRA device of the same hardware as soon as that
@@ -30,15 +31,11 @@ func TestPluginDevicesIdentified(t *testing.T) {
 		t.Helper()
 		before := cmp.Diff(nil, allocations)
 		out, more := p.identify(allocations, nil, all, now.Add(at))
-		if cmp.Diff(nil, allocations) != before || len(inventory) != 1 {
-			t.Error("the arguments have changed")
-		}
+		expect.That(t, cmp.Diff(nil, allocations) == before && len(inventory) == 1, "the arguments have changed")
 		if len(out) < 2 {
 			return driver.ID{}, len(more)
 		}
-		if out[0].Device != listed[0].Device || out[1].ShareID != "4" {
-			t.Errorf("the allocations are %+v", out)
-		}
+		expect.That(t, out[0].Device == listed[0].Device && out[1].ShareID == "4", "the allocations are %+v", out)
 		return out[1].Device, len(more)
 	}
 	if id, n := identified(0, listed, nil); id != own || n != 1 {

@@ -28,9 +28,8 @@ func TestProcesses(t *testing.T) {
 	ask := func() []driver.PodProcesses {
 		return h.of(func(h *driver.Hardware) bool { return h.PCI != "" || h.NetDev == "" })
 	}
-	if got := ask(); got != nil {
-		t.Errorf("before anything is known: %+v", got)
-	}
+	got := ask()
+	expect.That(t, got == nil, "before anything is known: %+v", got)
 	h.update([]podresources.Allocation{
 		{Device: id("gpu0"), Holders: []podresources.Holder{pod("b"), pod("a"), pod("")}},
 		{Device: id("gpu1"), Holders: []podresources.Holder{pod("b"), pod("b")}},

@@ -130,9 +130,7 @@ func newWay(t *testing.T, metrics Metrics, api, file, pods bool) *Node {
 	if err == nil {
 		err = kubelet.Start(c.PodResourcesSocket)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(kubelet.Stop)
 	if pods {
 		served := must.Get(podresourcestest.ServePods(c.PodsSocket))(t)
@@ -145,30 +143,24 @@ func newWay(t *testing.T, metrics Metrics, api, file, pods bool) *Node {
 		must.Do(t, os.WriteFile(c.InventoryFile, []byte(strings.Join(claims, "\n---\n")), 0o600))
 	}
 	if api {
-		c.API = apiOfWays(t, dir, claims)
+		c.API = apiOfWays(t, claims)
 	}
 	n, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(n.Close)
 	return n
 }
 
 // apiOfWays returns a client of an API server that has the pod and its claims.
-func apiOfWays(t *testing.T, dir string, claims []string) *kube.Client {
+func apiOfWays(t *testing.T, claims []string) *kube.Client {
 	t.Helper()
-	server := must.Get(kubetest.New())(t)
-	t.Cleanup(server.Close)
+	server, kubeconfig := kubetest.New(t)
 	pod := must.Get(json.Marshal(podOfWays(true)))(t)
 	server.Put(kubetest.Pods, pod)
 	for _, claim := range claims {
 		server.Put(kubetest.Claims, []byte(claim))
 	}
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	must.Do(t, os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600))
-	client := must.Get(kube.NewClient(kubeconfig, "test"))(t)
-	return client
+	return must.Get(kube.NewClient(kubeconfig, "test"))(t)
 }
 
 // A claim that the inventory file does not have yet is pending, unless the file has no claims at
@@ -195,9 +187,7 @@ func TestPendingInFile(t *testing.T) {
 		return out
 	}
 	expect.Equal(t, "", []bool{false, true, false}, pending(n))
-	if allocations[1].Pending {
-		t.Error("the argument is changed")
-	}
+	expect.That(t, !allocations[1].Pending, "the argument is changed")
 	without := newWay(t, &recorded{}, false, false, false)
 	expect.Equal(t, "without claims", []bool{false, false, false}, pending(without))
 }
@@ -244,9 +234,7 @@ func TestPendingUntilReadAgain(t *testing.T) {
 			await(t, func() error {
 				want()
 				allocations, _, _ := n.describe(time.Now())
-				if len(allocations) != 1 {
-					t.Fatalf("%d allocations", len(allocations))
-				}
+				must.That(t, len(allocations) == 1, "%d allocations", len(allocations))
 				switch a := &allocations[0]; {
 				case !a.Admin && !a.Pending:
 					t.Fatalf("the claim counts as known, with UID %q", a.ClaimUID)

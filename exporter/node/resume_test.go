@@ -11,6 +11,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // For the time since an earlier process ended, cgroups and CDI specs show the latest time at which
@@ -31,9 +32,7 @@ func TestResume(t *testing.T) {
 		if err == nil {
 			err = os.Chtimes(path, at, at)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 	cgroups := filepath.Join(sysfs, "fs", "cgroup")
 	create(filepath.Join(cgroups, "cgroup.controllers"), now, "cpu\n")

@@ -9,6 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // TestOverview: a device is held by one pod after another, for a while by two at once, and
@@ -51,10 +52,8 @@ func TestOverview(t *testing.T) {
 		got.Bands[2].Claim != "team/third-gpu" {
 		t.Errorf("who holds it at once is not side by side: %+v", got.Bands)
 	}
-	if len(got.Lines) != 2 || len(got.Marks) != 1 || got.Marks[0].X != "60.0" || got.Begin != Clock(begin) {
-		t.Errorf("lines %v, marks %v, from %s", got.Lines, got.Marks, got.Begin)
-	}
-	if newOverview(history, []sparkline{line(driver.Clock)}, nil, of) != nil {
-		t.Error("there is a chart without a line")
-	}
+	expect.That(t, len(got.Lines) == 2 && len(got.Marks) == 1 && got.Marks[0].X == "60.0" && got.Begin == Clock(begin),
+		"lines %v, marks %v, from %s", got.Lines, got.Marks, got.Begin)
+	expect.That(t, newOverview(history, []sparkline{line(driver.Clock)}, nil, of) == nil,
+		"there is a chart without a line")
 }

@@ -47,12 +47,10 @@ func TestRows(t *testing.T) {
 	}
 	gpu2 := v.Devices[2]
 	want := figures{Utilization: "97.0 %", Memory: "1 GiB of 80 GiB", Temperature: "61 °C"}
-	if gpu2.figures != want || gpu2.Sharing != "" || len(gpu2.Holders) != 1 || len(gpu2.Admins) != 1 {
-		t.Errorf("gpu-2 is %+v", gpu2)
-	}
-	if shared := v.Devices[3]; shared.Sharing != "2 shares, equal" || shared.Holders[0].Part != "50 %" {
-		t.Errorf("gpu-6 is %+v", shared)
-	}
+	expect.That(t, gpu2.figures == want && gpu2.Sharing == "" && len(gpu2.Holders) == 1 && len(gpu2.Admins) == 1,
+		"gpu-2 is %+v", gpu2)
+	shared := v.Devices[3]
+	expect.That(t, shared.Sharing == "2 shares, equal" && shared.Holders[0].Part == "50 %", "gpu-6 is %+v", shared)
 }
 
 // A holder's line has each namespace and each part of a claim's name once.
@@ -104,25 +102,20 @@ func TestTrafficIsRecorded(t *testing.T) {
 	claim := v.Claims[slices.IndexFunc(v.Claims, func(r holderRow) bool { return r.Name == "net" })]
 	pod := v.Pods[slices.IndexFunc(v.Pods, func(r holderRow) bool { return r.Name == "pod-of-net" })]
 	for what, of := range map[string]figures{"device": device.figures, "claim": claim.figures, "pod": pod.figures} {
-		if of.Traffic != "100 MB/s" || !regexp.MustCompile(`^-{25,27}9{3,5}$`).MatchString(string(of.Trend)) {
-			t.Errorf("the %s has the traffic %q and the trend %q", what, of.Traffic, of.Trend)
-		}
+		expect.That(t, of.Traffic == "100 MB/s" && regexp.MustCompile(`^-{25,27}9{3,5}$`).MatchString(string(of.Trend)),
+			"the %s has the traffic %q and the trend %q", what, of.Traffic, of.Trend)
 	}
 	busy := v.Claims[slices.IndexFunc(v.Claims, func(r holderRow) bool { return r.Name == "busy" })]
-	if !regexp.MustCompile(`^-+0+\d?9+$`).MatchString(string(busy.Trend)) {
-		t.Errorf("a claim that works for half a minute has the trend %q", busy.Trend)
-	}
-	if lines := trend("--09-9").Lines(); len(lines) != 2 || lines[0] != "17,34 25,2" {
-		t.Errorf("lines %q", lines)
-	}
+	expect.That(t, regexp.MustCompile(`^-+0+\d?9+$`).MatchString(string(busy.Trend)),
+		"a claim that works for half a minute has the trend %q", busy.Trend)
+	lines := trend("--09-9").Lines()
+	expect.That(t, len(lines) == 2 && lines[0] == "17,34 25,2", "lines %q", lines)
 	var report strings.Builder
 	must.Do(t, WriteReport(&report, h.Last, v.config))
 	if n := strings.Count(report.String(), `"trafficBytesPerSecond":`); n != 3 { // device, claim and pod
 		t.Errorf("%d rows of the report have traffic: %s", n, report.String())
 	}
-	if !slices.Contains(v.Sums, fact{"traffic", "100 MB/s"}) {
-		t.Errorf("the node's sums are %v", v.Sums)
-	}
+	expect.That(t, slices.Contains(v.Sums, fact{"traffic", "100 MB/s"}), "the node's sums are %v", v.Sums)
 }
 
 // Holders with admin access to most devices are shown once. States that need attention come first,
@@ -141,17 +134,14 @@ func TestNode(t *testing.T) {
 	h.In.View.Allocations = append(h.In.View.Allocations, rare)
 	exportertest.Play(h)
 	v := NewPage(h.Last, Config{QuietAfter: 30 * time.Second})
-	if len(v.Everywhere) != 1 || v.Everywhere[0].Claim != "team/watch" || v.Everywhere[0].Part != "7 of 7" {
-		t.Errorf("admin access to most devices: %+v", v.Everywhere)
-	}
+	expect.That(t, len(v.Everywhere) == 1 && v.Everywhere[0].Claim == "team/watch" && v.Everywhere[0].Part == "7 of 7",
+		"admin access to most devices: %+v", v.Everywhere)
 	for _, d := range v.Devices {
 		want := 0
 		if d.Device == "gpu-3" {
 			want = 1
 		}
-		if len(d.Admins) != want {
-			t.Errorf("the row of %s has %+v", d.Device, d.Admins)
-		}
+		expect.That(t, len(d.Admins) == want, "the row of %s has %+v", d.Device, d.Admins)
 	}
 	var said []string
 	for _, f := range v.Wrong {
@@ -204,9 +194,7 @@ func TestFormats(t *testing.T) {
 		{driver.ActiveSeconds, 3 * 86400, "3.0 d"},
 	} {
 		spec := tc.quantity.Spec()
-		if got := inUnit(tc.value, &spec); got != tc.want {
-			t.Errorf("%v of %v is %q, want %q", tc.value, tc.quantity, got, tc.want)
-		}
+		expect.Is(t, inUnit(tc.value, &spec), tc.want, "%v of %v", tc.value, tc.quantity)
 	}
 }
 
@@ -220,9 +208,8 @@ func TestPageIsCut(t *testing.T) {
 	}
 	h.Advance()
 	v := NewPage(h.Last, Config{QuietAfter: 30 * time.Second})
-	if len(v.Claims) != maxHolderRows || len(v.Pods) != maxHolderRows || v.More != 14 {
-		t.Errorf("%d claims, %d pods, %d more", len(v.Claims), len(v.Pods), v.More)
-	}
+	expect.That(t, len(v.Claims) == maxHolderRows && len(v.Pods) == maxHolderRows && v.More == 14,
+		"%d claims, %d pods, %d more", len(v.Claims), len(v.Pods), v.More)
 }
 
 // TestChartsOfCounters: a source is read every two seconds, and the second tick of two comes at
@@ -253,15 +240,11 @@ func TestScaled(t *testing.T) {
 	}{
 		{0, 1024, "0 B"}, {1023, 1024, "1023 B"}, {1 << 30, 1024, "1 GiB"}, {1500, 1000, "1.5 kB"}, {3e15, 1000, "3 PB"},
 	} {
-		if got := scaled(test.value, "B", test.base); got != test.want {
-			t.Errorf("scaled(%v, %v) = %q, want %q", test.value, test.base, got, test.want)
-		}
+		expect.Is(t, scaled(test.value, "B", test.base), test.want, "scaled(%v, %v)", test.value, test.base)
 	}
 }
 
 func TestMeasuredFor(t *testing.T) {
 	held := []recorder.Figure{{Quantity: heldSeconds, ConsumedQuantity: 540}}
-	if got := measuredFor(180, held); got != "3 min of 9 min" {
-		t.Errorf("a third of the time is %q", got)
-	}
+	expect.Is(t, measuredFor(180, held), "3 min of 9 min", "a third of the time")
 }

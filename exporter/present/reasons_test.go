@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // Each reason for which telemetry is absent has its own sentence.
@@ -11,9 +12,8 @@ func TestMissing(t *testing.T) {
 	seen := map[string]join.MissingReason{}
 	for _, missing := range join.MissingReasons() {
 		text, _ := Missing("gpu.example.com", missing)
-		if before, twice := seen[text]; twice || text == string(missing) {
-			t.Errorf("%s: %q, as %s", missing, text, before)
-		}
+		before, twice := seen[text]
+		expect.That(t, !twice && text != string(missing), "%s: %q, as %s", missing, text, before)
 		seen[text] = missing
 	}
 }

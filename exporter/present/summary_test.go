@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // For the claims that an incident hit, a summary names those that were possibly hit, unless it
@@ -19,7 +20,6 @@ func TestSummaryOfIncident(t *testing.T) {
 	}}
 	got := summaryOf(i)
 	want := IncidentSummary{Hit: []string{"n/later", "n/shared"}, Possible: []string{"n/later"}}
-	if diff := cmp.Diff(want, got); diff != "" || !got.Possibly("n/later") || got.Possibly("n/shared") {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	diff := cmp.Diff(want, got)
+	expect.That(t, diff == "" && got.Possibly("n/later") && !got.Possibly("n/shared"), "(-want +got):\n%s", diff)
 }

@@ -32,9 +32,7 @@ func TestNamespaceHolders(t *testing.T) {
 	var r Report
 	must.Do(t, errors.Join(WriteReport(&written, h.Last, Config{Node: "node-1", QuietAfter: time.Minute}), json.Unmarshal(written.Bytes(), &r)))
 	got := NamespaceHolders(slices.Concat(ClaimHolders(&r, ""), UnclaimedHolders(&r, "")))
-	if len(got) != 1 || got[0].Power == nil {
-		t.Fatalf("got %+v, want one namespace with a power", got)
-	}
+	must.That(t, len(got) == 1 && got[0].Power != nil, "got %+v, want one namespace with a power", got)
 	if power := *got[0].Power; power != 100 {
 		t.Errorf("its power is %v W, want 100", power)
 	}

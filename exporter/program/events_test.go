@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/events"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // An incident causes one event for each claim and each pod that it hit, and none for other objects.
@@ -71,17 +72,13 @@ func TestEventsOf(t *testing.T) {
 	i.Holders[1].Possible, i.NotBefore = true, i.Onset.Add(-5*time.Second)
 	between := "possibly hit between " + present.Clock(i.NotBefore) + " and " + present.Clock(i.Onset) + " by gpu-0"
 	for _, e := range eventsOf("node-1", i, 1) {
-		if e.Name == "b" != strings.HasPrefix(e.Message, between) {
-			t.Errorf("of %s it says %q", e.Name, e.Message)
-		}
+		expect.That(t, e.Name == "b" == strings.HasPrefix(e.Message, between), "of %s it says %q", e.Name, e.Message)
 	}
 	i.Holders[1].Possible = false
 	again := *i
 	again.ID, again.Onset, again.Last, again.Count = "2", at.Add(time.Hour), at.Add(time.Hour), 7
 	for _, e := range eventsOf("node-1", &again, 1) {
-		if e.Message != before[e.Object] {
-			t.Errorf("the same again says %q, before %q", e.Message, before[e.Object])
-		}
+		expect.That(t, e.Message == before[e.Object], "the same again says %q, before %q", e.Message, before[e.Object])
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -145,16 +146,12 @@ func tryBad(t *testing.T, dir, flag, value string) {
 	defer cancel()
 	status := Run(ctx, args, []Source{far}, &stdout, &stderr)
 	said := stderr.String()
-	if status != exitUsage || strings.Count(said, "\n") != 1 {
-		t.Errorf("%v: exit status %d, want %d and one line:\n%s", args, status, exitUsage, said)
-	}
-	if !strings.HasPrefix(said, "dra-exporter: --"+name+": ") || !strings.Contains(said, value) {
-		t.Errorf("%v: does not name the flag and %s: %s", args, value, said)
-	}
+	expect.That(t, status == exitUsage && strings.Count(said, "\n") == 1,
+		"%v: exit status %d, want %d and one line:\n%s", args, status, exitUsage, said)
+	expect.That(t, strings.HasPrefix(said, "dra-exporter: --"+name+": ") && strings.Contains(said, value),
+		"%v: does not name the flag and %s: %s", args, value, said)
 	for _, unclear := range []string{":;", "; ;", "  "} {
-		if strings.Contains(said, unclear) {
-			t.Errorf("%v: has %q: %s", args, unclear, said)
-		}
+		expect.That(t, !strings.Contains(said, unclear), "%v: has %q: %s", args, unclear, said)
 	}
 }
 
@@ -168,9 +165,8 @@ func TestBadFilesHasAllFlags(t *testing.T) {
 			name := prefix + f.Name
 			path := len(f.Default) > 0 && strings.ContainsAny(f.Default[0], "/:") && f.Name != "web.telemetry-path"
 			names := slices.Contains([]string{"FILE", "FOLDER", "SOCKET", "URL"}, f.PlaceHolder)
-			if (path || names || strings.Contains(f.Name, "file")) && table[name] == nil {
-				t.Errorf("no bad input for --%s", name)
-			}
+			expect.That(t, !path && !names && !strings.Contains(f.Name, "file") || table[name] != nil,
+				"no bad input for --%s", name)
 		}
 	}
 	check("", app.Model().Flags)
@@ -196,8 +192,7 @@ func TestTopBadAnswers(t *testing.T) {
 		status := Run(t.Context(), []string{"top", "--once", "--url=" + server.URL}, nil, &stdout, &stderr)
 		server.Close()
 		said := stderr.String()
-		if status != exitFailure || strings.Count(said, "\n") != 1 || !strings.Contains(said, server.URL) {
-			t.Errorf("%s: exit status %d, want %d and one line that names %s: %s", name, status, exitFailure, server.URL, said)
-		}
+		expect.That(t, status == exitFailure && strings.Count(said, "\n") == 1 && strings.Contains(said, server.URL),
+			"%s: exit status %d, want %d and one line that names %s: %s", name, status, exitFailure, server.URL, said)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -61,9 +62,7 @@ func TestLogNeverWaits(t *testing.T) {
 					t.Errorf("logging took %v", took)
 				}
 				q.end(flushTimeout)
-				if took := time.Since(begun); took != flushTimeout {
-					t.Errorf("the end took %v, want %v", took, flushTimeout)
-				}
+				expect.Is(t, time.Since(begun), flushTimeout, "the end took")
 				close(g.open)
 				synctest.Wait()
 				if written := strings.Count(g.text(), text); written == 0 || written+dropped != all || dropped < all/2 {
@@ -103,9 +102,7 @@ func TestFullPipeForTheLog(t *testing.T) {
 	for seen := map[string]bool{}; len(seen) < 3; time.Sleep(10 * time.Millisecond) {
 		url := "http://" + address + "/metrics"
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		response, err := http.DefaultClient.Do(request)
 		if err != nil {
 			continue
@@ -119,9 +116,7 @@ func TestFullPipeForTheLog(t *testing.T) {
 	}
 	http.DefaultClient.CloseIdleConnections()
 	cancel()
-	if got := <-status; got != exitOK {
-		t.Errorf("exit status %d", got)
-	}
+	expect.Is(t, <-status, exitOK, "exit status")
 	_ = reader.Close() // this ends the write that blocks
 	_ = full.Close()
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/top"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -31,9 +32,7 @@ const hostile = "a\x1b[2Jb\u009b31mc\a\x7f\u202e\xff\r"
 // expectPlain checks that a text has the hostile text without its control characters.
 func expectPlain(t *testing.T, what, text string) {
 	t.Helper()
-	if !strings.Contains(text, "a?[2Jb?31mc") {
-		t.Errorf("%s does not have the name: %q", what, text)
-	}
+	expect.That(t, strings.Contains(text, "a?[2Jb?31mc"), "%s does not have the name: %q", what, text)
 	if i := strings.IndexFunc(text, func(r rune) bool {
 		return r != '\n' && r != '\t' && (unicode.IsControl(r) || r == '\u202e' || r == unicode.ReplacementChar)
 	}); i >= 0 {
@@ -42,9 +41,8 @@ func expectPlain(t *testing.T, what, text string) {
 }
 
 func TestPrintable(t *testing.T) {
-	if got, want := printable("é\n"+hostile), "é?a?[2Jb?31mc?????"; got != want {
-		t.Errorf("printable: %q, want %q", got, want)
-	}
+	got, want := printable("é\n"+hostile), "é?a?[2Jb?31mc?????"
+	expect.That(t, got == want, "printable: %q, want %q", got, want)
 }
 
 // Logs have no control characters in either format.
@@ -55,9 +53,8 @@ func TestLogsArePlain(t *testing.T) {
 		var out bytes.Buffer
 		promslog.New(&promslog.Config{Format: format, Writer: plain{&out}}).Warn("x"+hostile, "name", hostile)
 		text := out.String()
-		if strings.IndexFunc(text, unicode.IsControl) != len(text)-1 || strings.Contains(text, "\u202e") {
-			t.Errorf("%s: %q", name, text)
-		}
+		expect.That(t, strings.IndexFunc(text, unicode.IsControl) == len(text)-1 && !strings.Contains(text, "\u202e"),
+			"%s: %q", name, text)
 	}
 }
 
@@ -166,13 +163,10 @@ func TestErrorsOfTopArePlain(t *testing.T) {
 		stdout.Reset()
 		stderr.Reset()
 		status := Run(t.Context(), []string{"top", "--once", "--url=" + url}, nil, &stdout, &stderr)
-		if status != exitFailure {
-			t.Errorf("exit status %d for %q", status, answer)
-		}
+		expect.That(t, status == exitFailure, "exit status %d for %q", status, answer)
 		for _, out := range []string{stdout.String(), stderr.String()} {
-			if i := strings.IndexFunc(out, unicode.IsControl); i >= 0 && i != len(out)-1 {
-				t.Errorf("for %q: %q", answer, out)
-			}
+			i := strings.IndexFunc(out, unicode.IsControl)
+			expect.That(t, i < 0 || i == len(out)-1, "for %q: %q", answer, out)
 		}
 	}
 }
@@ -215,8 +209,6 @@ func TestCheckIsPlain(t *testing.T) {
 	sources := []Source{{Name: "failing", New: func(driver.Host) (driver.Source, error) { return failing{}, nil }}}
 	var stdout, stderr bytes.Buffer
 	args := []string{"check", "--kube=off", "--kubelet.root=" + root, "--path.cdi=" + root, "--path.sysfs=" + root}
-	if status := Run(ctx, args, sources, &stdout, &stderr); status != exitFailure {
-		t.Errorf("exit status %d", status)
-	}
+	expect.Is(t, Run(ctx, args, sources, &stdout, &stderr), exitFailure, "exit status")
 	expectPlain(t, "check", stdout.String())
 }

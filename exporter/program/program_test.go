@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
@@ -76,9 +77,7 @@ func TestBadUsage(t *testing.T) {
 	} {
 		var stdout, stderr bytes.Buffer
 		status := Run(t.Context(), strings.Fields(test.args), []Source{broken, unbuilt}, &stdout, &stderr)
-		if status != exitUsage {
-			t.Errorf("%s: exit status %d, want %d", test.args, status, exitUsage)
-		}
+		expect.Is(t, status, exitUsage, "%s: exit status", test.args)
 		if said := stderr.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, test.want) {
 			t.Errorf("%s: said %q, want one line with %q", test.args, said, test.want)
 		}
@@ -131,9 +130,7 @@ func TestHelpAndVersion(t *testing.T) {
 		if status := Run(t.Context(), []string{flag}, nil, &stdout, &stderr); status != exitOK {
 			t.Errorf("%s: exit status %d: %s", flag, status, &stderr)
 		}
-		if !strings.Contains(stdout.String(), "dra-exporter") {
-			t.Errorf("%s: said %q", flag, &stdout)
-		}
+		expect.That(t, strings.Contains(stdout.String(), "dra-exporter"), "%s: said %q", flag, &stdout)
 	}
 }
 
@@ -143,13 +140,10 @@ func TestSourceNotBuilt(t *testing.T) {
 	for _, env := range []string{"", "true"} {
 		t.Setenv("DRA_EXPORTER_SOURCE_UNBUILT", env)
 		o, _, err := parse(nil, list, io.Discard)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		sources, err := makeSources(o, list, &node.Node{})
-		if asked := env != ""; asked != (err != nil) || len(sources) != 0 {
-			t.Errorf("with the environment variable %q: %d sources, error %v", env, len(sources), err)
-		}
+		expect.That(t, (env != "") == (err != nil) && len(sources) == 0,
+			"with the environment variable %q: %d sources, error %v", env, len(sources), err)
 	}
 }
 
@@ -161,9 +155,7 @@ func TestSourceInPlace(t *testing.T) {
 	}}}
 	for _, args := range [][]string{nil, {"--source.unbuilt"}} {
 		o, _, err := parse(args, list, io.Discard)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		sources, err := makeSources(o, list, &node.Node{})
 		if asked := len(args) > 0; asked != (err != nil) || asked != (len(sources) == 0) {
 			t.Errorf("%v: %d sources, error %v", args, len(sources), err)
@@ -182,20 +174,14 @@ func TestLastSource(t *testing.T) {
 		want string
 	}{{nil, "first last"}, {[]string{"--source.scrape.config=" + config}, "first scrape/there last"}} {
 		o, _, err := parse(tc.args, list, io.Discard)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		sources, err := makeSources(o, list, &node.Node{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		var got []string
 		for _, s := range sources {
 			got = append(got, s.Name())
 		}
-		if strings.Join(got, " ") != tc.want {
-			t.Errorf("sources %q, want %s", got, tc.want)
-		}
+		expect.That(t, strings.Join(got, " ") == tc.want, "sources %q, want %s", got, tc.want)
 	}
 }
 
@@ -235,18 +221,16 @@ func TestStartThatHangs(t *testing.T) {
 		defer cancel()
 		var stdout, stderr bytes.Buffer
 		status := Run(ctx, []string{"--kube=off", "--path.cdi=/none"}, sources, &stdout, &stderr)
-		if status != exitFailure || !strings.Contains(stderr.String(), "start: ") {
-			t.Errorf("exit status %d, said %q", status, &stderr)
-		}
+		expect.That(t, status == exitFailure && strings.Contains(stderr.String(), "start: "),
+			"exit status %d, said %q", status, &stderr)
 	})
 }
 
 func TestReferenceNamesSources(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	sources := []Source{{Name: "mine", Fills: []driver.Quantity{driver.Power}}}
-	if status := Run(t.Context(), []string{"metrics-reference"}, sources, &stdout, &stderr); status != exitOK {
-		t.Fatalf("exit status %d: %s", status, &stderr)
-	}
+	status := Run(t.Context(), []string{"metrics-reference"}, sources, &stdout, &stderr)
+	must.That(t, status == exitOK, "exit status %d: %s", status, &stderr)
 	for line := range strings.Lines(stdout.String()) {
 		if strings.HasPrefix(line, "| `dra_device_power_watts`") && strings.Contains(line, "| mine, scrape |") {
 			return
@@ -264,9 +248,7 @@ func TestSourceStates(t *testing.T) {
 		"podresources": "", "failing": driver.ReasonGPULost,
 	})
 	want := []present.Source{{Name: "failing", Fills: power, Down: driver.ReasonGPULost}, {Name: "podresources"}}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
+	expect.That(t, reflect.DeepEqual(got, want), "%+v, want %+v", got, want)
 }
 
 // A source with an address is off unless an address is given. Its constructor checks the address.
@@ -288,9 +270,7 @@ func TestAddressedSource(t *testing.T) {
 		{[]string{"--source.far=here:1", "--source.far.most"}, "--source.far: here:1 [most]"},
 	} {
 		o, _, err := parse(tc.args, list, io.Discard)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		sources, err := makeSources(o, list, &node.Node{})
 		if got := fmt.Sprint(err); len(sources) != 0 || got != cmp.Or(tc.want, "<nil>") {
 			t.Errorf("%v: %d sources, error %q, want %q", tc.args, len(sources), got, tc.want)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // Clients can't fill the log: some of the lines that they cause are written, and the others are
@@ -22,17 +24,13 @@ func TestServerLog(t *testing.T) {
 		}
 		log.Info("listening")
 		lines := out.String()
-		if n := strings.Count(lines, "semicolon"); n != serverLogBurst {
-			t.Errorf("%d lines of one kind, want %d", n, serverLogBurst)
-		}
-		if strings.Contains(lines, "handshake") || !strings.Contains(lines, "listening") {
-			t.Errorf("a line of a handshake, or no line of level info:\n%s", lines)
-		}
+		expect.Is(t, strings.Count(lines, "semicolon"), serverLogBurst, "lines of one kind")
+		expect.That(t, !strings.Contains(lines, "handshake") && strings.Contains(lines, "listening"),
+			"a line of a handshake, or no line of level info:\n%s", lines)
 		time.Sleep(serverLogEvery)
 		out.Reset()
 		log.With("a", 1).WithGroup("g").Error("broken")
-		if !strings.Contains(out.String(), "left_out_before=990") {
-			t.Errorf("the next line does not say what was left out: %s", &out)
-		}
+		expect.That(t, strings.Contains(out.String(), "left_out_before=990"),
+			"the next line does not say what was left out: %s", &out)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -110,14 +111,10 @@ func TestAllNodes(t *testing.T) {
 			t.Errorf("%s: status %d: %s", tt.args, status, &stderr)
 		}
 		for _, want := range tt.want {
-			if !strings.Contains(stdout.String(), want) {
-				t.Errorf("%s: no %q in\n%s", tt.args, want, &stdout)
-			}
+			expect.That(t, strings.Contains(stdout.String(), want), "%s: no %q in\n%s", tt.args, want, &stdout)
 		}
 		for _, absent := range tt.absent {
-			if strings.Contains(stdout.String(), absent) {
-				t.Errorf("%s: %q in\n%s", tt.args, absent, &stdout)
-			}
+			expect.That(t, !strings.Contains(stdout.String(), absent), "%s: %q in\n%s", tt.args, absent, &stdout)
 		}
 		if paths := strings.Join(asked(), "\n"); strings.Contains(paths, "/x-1:") != tt.others {
 			t.Errorf("%s: asked for\n%s", tt.args, paths)

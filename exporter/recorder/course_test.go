@@ -53,13 +53,10 @@ func TestErrorEnds(t *testing.T) {
 	s.pass(1)
 	for _, i := range ended() {
 		want := map[string]recorder.Resolution{first.ID: recorder.Quiet, unhealthy.ID: recorder.Healthy}[i.ID]
-		if i.Resolution != want || i.End.Sub(last) < 600*time.Second || i.End.After(s.Now) {
-			t.Errorf("%s ended at %v as %s, want %s", i.Text, i.End.Sub(last), i.Resolution, want)
-		}
+		expect.That(t, i.Resolution == want && i.End.Sub(last) >= 600*time.Second && !i.End.After(s.Now),
+			"%s ended at %v as %s, want %s", i.Text, i.End.Sub(last), i.Resolution, want)
 	}
-	if n := len(ended()); n != 2 {
-		t.Errorf("%d of 2 incidents have ended", n)
-	}
+	expect.Is(t, len(ended()), 2, "of 2 incidents have ended")
 }
 
 // Readers have the incidents that are open first, then those that happened last.
@@ -113,9 +110,8 @@ func TestSourceFails(t *testing.T) {
 			source.Samples, source.Failed = nil, fail
 			began := s.Now
 			i := one(t, s.pass(3))
-			if i.Kind != recorder.SourceDown || i.Source != "a" || !i.Onset.Equal(began) || len(i.Holders) > 0 {
-				t.Errorf("the incident is %+v", i)
-			}
+			expect.That(t, i.Kind == recorder.SourceDown && i.Source == "a" && i.Onset.Equal(began) && len(i.Holders) == 0,
+				"the incident is %+v", i)
 			source.Samples, source.Failed = samples, ""
 			back := s.Now
 			if more := s.pass(3); len(more) > 0 {
@@ -265,12 +261,8 @@ func TestRecordingOutlives(t *testing.T) {
 	if i.Count != 2 || i.Open() || len(s.Incidents()) != 1 {
 		t.Errorf("of %d incidents the first is %+v", len(s.Incidents()), i)
 	}
-	for name, at := range map[string]time.Time{
-		"the minute before": onset.Add(-58 * time.Second), "the onset": onset,
-	} {
-		if !reaches(i, at) {
-			t.Errorf("the recording lacks %s", name)
-		}
+	for name, at := range map[string]time.Time{"the minute before": onset.Add(-58 * time.Second), "the onset": onset} {
+		expect.That(t, reaches(i, at), "the recording lacks %s", name)
 	}
 }
 
@@ -295,9 +287,8 @@ func TestRepeatedIsStored(t *testing.T) {
 			counts = append(counts, i.Count)
 		}
 	}
-	if len(counts) < 4 || len(counts) > 6 || counts[len(counts)-1] != 15 {
-		t.Errorf("in five minutes it is stored with the counts %v", counts)
-	}
+	expect.That(t, len(counts) >= 4 && len(counts) <= 6 && counts[len(counts)-1] == 15,
+		"in five minutes it is stored with the counts %v", counts)
 }
 
 // An error from before the exporter's start is not an incident, although its source reports its

@@ -5,6 +5,9 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Decoded values equal the encoded ones within the precision, and are absent where these were.
@@ -16,17 +19,13 @@ func TestEncoding(t *testing.T) {
 		)
 		values := rapid.SliceOfN(value, 0, 200).Draw(t, "values")
 		got := NewValues(values).Floats()
-		if len(got) != len(values) {
-			t.Fatalf("%d values became %d", len(values), len(got))
-		}
+		must.That(t, len(got) == len(values), "%d values became %d", len(values), len(got))
 		for i, v := range values {
 			// The smallest numbers have fewer bits: below the smallest value of any quantity, the precision
 			// is not relative.
 			absent := math.IsNaN(v) || math.IsInf(v, 0)
 			near := math.Abs(got[i]-v) <= Precision*math.Abs(v)+0x1p-1030
-			if absent != math.IsNaN(got[i]) || !absent && !near {
-				t.Fatalf("value %d is %v, was %v", i, got[i], v)
-			}
+			must.That(t, absent == math.IsNaN(got[i]) && (absent || near), "value %d is %v, was %v", i, got[i], v)
 		}
 	})
 }
@@ -38,8 +37,6 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}, 1000)
 	f.Fuzz(func(t *testing.T, data []byte, ticks int) {
 		ticks = min(max(ticks, 0), 1<<16)
-		if got := len(decode(nil, data, ticks)); got != ticks {
-			t.Errorf("%d values, want %d", got, ticks)
-		}
+		expect.Is(t, len(decode(nil, data, ticks)), ticks, "values")
 	})
 }

@@ -46,9 +46,8 @@ func TestHoldersAtAnError(t *testing.T) {
 			}
 			s.xid("31", 1, at, 0)
 			i := one(t, slices.DeleteFunc(s.pass(1), func(i *recorder.Incident) bool { return i.Kind != recorder.XID }))
-			if !i.Onset.Equal(at) || !i.NotBefore.IsZero() {
-				t.Errorf("the error happened at %v, not before %v; want %v", i.Onset, i.NotBefore, at)
-			}
+			expect.That(t, i.Onset.Equal(at) && i.NotBefore.IsZero(),
+				"the error happened at %v, not before %v; want %v", i.Onset, i.NotBefore, at)
 			s.expectHits(i, test.hit, test.possible)
 		})
 	}
@@ -102,9 +101,8 @@ func TestPossibleHits(t *testing.T) {
 			}
 			i := one(t, slices.DeleteFunc(opened, func(i *recorder.Incident) bool { return i.Kind != recorder.XID }))
 			from, to := jointest.Start().Add(6*time.Second), jointest.Start().Add(10*time.Second)
-			if !i.Onset.Equal(to) || !i.NotBefore.Equal(from) {
-				t.Errorf("it happened from %v to %v, want %v to %v", i.NotBefore, i.Onset, from, to)
-			}
+			expect.That(t, i.Onset.Equal(to) && i.NotBefore.Equal(from),
+				"it happened from %v to %v, want %v to %v", i.NotBefore, i.Onset, from, to)
 			s.expectHits(i, test.hit, test.possible)
 			counted := map[string]bool{}
 			for key := range exportertest.Scrape(t, s.Last).Matching("dra_claim_errors_total") {
@@ -133,9 +131,8 @@ func TestRepeated(t *testing.T) {
 		t.Errorf("an incident is new: %+v", opened[0])
 	}
 	again := s.news[len(s.news)-1].Repeated
-	if len(again) != 1 || again[0].ID != first.ID || again[0].Times != 3 || again[0].Count != 4 {
-		t.Errorf("what happened again is %+v", again)
-	}
+	expect.That(t, len(again) == 1 && again[0].ID == first.ID && again[0].Times == 3 && again[0].Count == 4,
+		"what happened again is %+v", again)
 	held.Holders[0].UID = "uid-new"
 	s.Free("a")
 	s.pass(2)
@@ -170,9 +167,8 @@ func TestUIDsBecomeKnown(t *testing.T) {
 	s.xid("31", 2, time.Time{}, 0)
 	s.pass(2)
 	i := one(t, s.Incidents())
-	if h := i.Holders[0]; i.Count != 2 || h.ClaimUID != "uid-1" || h.PodUID != "pod-1" {
-		t.Errorf("%d times, of %+v", i.Count, h)
-	}
+	h := i.Holders[0]
+	expect.That(t, i.Count == 2 && h.ClaimUID == "uid-1" && h.PodUID == "pod-1", "%d times, of %+v", i.Count, h)
 }
 
 // An ended incident recurs for a claim of the same name whose UID is not known yet: that is another

@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // story lets ticks pass and gives their snapshots to a recorder.
@@ -56,9 +56,7 @@ func (s *story) xid(code string, count float64, at time.Time, pid int) {
 // one returns the only incident.
 func one(t *testing.T, incidents []*recorder.Incident) *recorder.Incident {
 	t.Helper()
-	if len(incidents) != 1 {
-		t.Fatalf("%d incidents, want 1: %+v", len(incidents), incidents)
-	}
+	must.That(t, len(incidents) == 1, "%d incidents, want 1: %+v", len(incidents), incidents)
 	return incidents[0]
 }
 
@@ -77,29 +75,19 @@ func TestErrorOfOneProcess(t *testing.T) {
 	happened := s.Now.Add(-300 * time.Millisecond)
 	s.xid("31", 1, happened, 8)
 	i := one(t, s.pass(1))
-	if i.Kind != recorder.XID || i.Code != "31" || !i.Onset.Equal(happened) || !i.Open() {
-		t.Errorf("the incident is %+v", i)
-	}
-	if diff := cmp.Diff([]string{"team/b"}, i.Pods()); diff != "" {
-		t.Errorf("pods that were hit: %s", diff)
-	}
-	if diff := cmp.Diff([]string{"team/b"}, i.Claims()); diff != "" {
-		t.Errorf("claims that were hit: %s", diff)
-	}
-	if len(i.Holders) != 2 {
-		t.Errorf("the device had 2 holders, the incident has %+v", i.Holders)
-	}
+	expect.That(t, i.Kind == recorder.XID && i.Code == "31" && i.Onset.Equal(happened) && i.Open(),
+		"the incident is %+v", i)
+	expect.Equal(t, "pods that were hit", []string{"team/b"}, i.Pods())
+	expect.Equal(t, "claims that were hit", []string{"team/b"}, i.Claims())
+	expect.That(t, len(i.Holders) == 2, "the device had 2 holders, the incident has %+v", i.Holders)
 	s.Read(jointest.Watts(150))
 	s.pass(90)
 	i = one(t, s.Incidents())
-	if !i.Open() || i.Chart == nil {
-		t.Fatalf("the incident has ended, or has no recording: %+v", i)
-	}
+	must.That(t, i.Open() && i.Chart != nil, "the incident has ended, or has no recording: %+v", i)
 	first, last := i.Chart.Times[0], i.Chart.Times[len(i.Chart.Times)-1]
-	if before, after := happened.Sub(first), last.Sub(happened); before < 58*time.Second || before > time.Minute ||
-		after < 58*time.Second || after > 61*time.Second {
-		t.Errorf("the recording reaches from %v before to %v after", before, after)
-	}
+	before, after := happened.Sub(first), last.Sub(happened)
+	expect.That(t, before >= 58*time.Second && before <= time.Minute && after >= 58*time.Second && after <= 61*time.Second,
+		"the recording reaches from %v before to %v after", before, after)
 	checkPower(t, i, happened)
 }
 
@@ -124,9 +112,8 @@ func checkPower(t *testing.T, i *recorder.Incident, happened time.Time) {
 			if i.Chart.Times[j].After(happened.Add(time.Second)) {
 				want = of.after
 			}
-			if math.IsNaN(v) || math.Abs(v-want) > 1e-3*want {
-				t.Fatalf("%s %s at %v: %v W, want %v", of.kind, of.name, i.Chart.Times[j], v, want)
-			}
+			must.That(t, !math.IsNaN(v) && math.Abs(v-want) <= 1e-3*want,
+				"%s %s at %v: %v W, want %v", of.kind, of.name, i.Chart.Times[j], v, want)
 		}
 	}
 }
@@ -215,9 +202,7 @@ func TestConditions(t *testing.T) {
 				}}
 			},
 		},
-		{
-			name: "nonfatal error of NVLink", begin: func(s *story) { s.Read(jointest.Watts(1)) }, change: nvlink("nonfatal"),
-		},
+		{name: "nonfatal error of NVLink", begin: func(s *story) { s.Read(jointest.Watts(1)) }, change: nvlink("nonfatal")},
 		{
 			name: "fatal error of NVLink", want: recorder.XID, begin: func(s *story) { s.Read(jointest.Watts(1)) },
 			change: nvlink("fatal"),

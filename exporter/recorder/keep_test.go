@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -19,19 +20,15 @@ func TestTallies(t *testing.T) {
 	r.Restore([]*Incident{incident("a", 7, now.Add(-time.Second)), incident("b", 9, at), incident("c", 3, now)})
 	r.publish(now)
 	state := r.AppendState(nil, nil)
-	if more := r.AppendChanges(nil, nil); len(more) > 0 {
-		t.Errorf("nothing has changed, and it appends %s", more)
-	}
+	more := r.AppendChanges(nil, nil)
+	expect.That(t, len(more) == 0, "nothing has changed, and it appends %s", more)
 	next := New(Config{Interval: time.Second})
 	next.Restore([]*Incident{incident("a", 5, at), incident("b", 9, at), incident("c", 4, now)})
 	must.Do(t, next.RestoreTallies(state))
 	for id, want := range map[string]int{"a": 7, "b": 9, "c": 4} {
 		i, err := next.Incident(t.Context(), id)
-		if err != nil || i.Count != want || id == "a" && !i.Last.Equal(now.Add(-time.Second)) {
-			t.Errorf("%s has happened %d times, last %v, want %d: %v", id, i.Count, i.Last, want, err)
-		}
+		expect.That(t, err == nil && i.Count == want && (id != "a" || i.Last.Equal(now.Add(-time.Second))),
+			"%s has happened %d times, last %v, want %d: %v", id, i.Count, i.Last, want, err)
 	}
-	if next.RestoreTallies([]byte("?")) == nil {
-		t.Error("a damaged state is no error")
-	}
+	expect.That(t, next.RestoreTallies([]byte("?")) != nil, "a damaged state is no error")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // claimOnce lets a claim of a UID hold a device that uses 100 W for some seconds.
@@ -47,9 +48,7 @@ func TestReceiptOfEachUID(t *testing.T) {
 		seconds float64
 	}{{"2", 30}, {"2", 20}, {"1", 10}} // the newest first
 	all := s.Receipts()
-	if len(all) != len(want) {
-		t.Fatalf("%d receipts, want %d", len(all), len(want))
-	}
+	must.That(t, len(all) == len(want), "%d receipts, want %d", len(all), len(want))
 	for i, r := range all {
 		held, energy := r.Devices[0].Figures[0], energyOf(r.Devices[0])
 		if r.ResourceID != want[i].uid || math.Abs(held.ConsumedQuantity-want[i].seconds) > 1 ||
@@ -78,9 +77,8 @@ func TestReceiptOfForgottenClaim(t *testing.T) {
 		s.claimOnce("1", 10)
 		s.burn(20)
 		all := s.Receipts()
-		if len(all) != 1 || energyOf(all[0].Devices[0]).ConsumedQuantity < 900 {
-			t.Errorf("%s: the receipts are %+v", name, all)
-		}
+		expect.That(t, len(all) == 1 && energyOf(all[0].Devices[0]).ConsumedQuantity >= 900,
+			"%s: the receipts are %+v", name, all)
 	}
 }
 
@@ -130,9 +128,7 @@ func TestReceiptOfUnknownCPUs(t *testing.T) {
 	s.Free("a")
 	s.pass(45)
 	all := s.Receipts()
-	if len(all) != 1 {
-		t.Fatalf("%d receipts, want 1", len(all))
-	}
+	must.That(t, len(all) == 1, "%d receipts, want 1", len(all))
 	of := all[0].Devices[0]
 	if f := energyOf(of); f.ConsumedQuantity != 0 || *f.ErrorBound < 2900 || of.Attribution != "cpus" {
 		t.Errorf("%v J of 3000 J, with a bound of %v, by %s", f.ConsumedQuantity, *f.ErrorBound, of.Attribution)
@@ -164,17 +160,14 @@ func TestReceipt(t *testing.T) {
 	}
 	s.pass(5)
 	all := s.Receipts()
-	if len(all) != 1 {
-		t.Fatalf("%d receipts, want 1", len(all))
-	}
+	must.That(t, len(all) == 1, "%d receipts, want 1", len(all))
 	r := all[0]
 	if r.ResourceName != "a" || r.SubAccountName != "team" || r.Partial || fmt.Sprint(r.Pods) != "[{p uid-p} {q uid-q}]" ||
 		len(r.Devices) != 2 || !r.Valid() {
 		t.Errorf("the receipt is %+v", r)
 	}
-	if d := r.ChargePeriodEnd.Sub(r.ChargePeriodStart); d < 28*time.Second || d > 32*time.Second {
-		t.Errorf("the claim held its devices for %v", d)
-	}
+	d := r.ChargePeriodEnd.Sub(r.ChargePeriodStart)
+	expect.That(t, d >= 28*time.Second && d <= 32*time.Second, "the claim held its devices for %v", d)
 	of := r.Devices
 	if of[0].Attribution != "equal" || of[1].Attribution != "exclusive" || of[1].Model != "Example 9000" {
 		t.Errorf("devices were divided by %s and %s", of[0].Attribution, of[1].Attribution)
@@ -235,9 +228,7 @@ func TestReceiptLifecycle(t *testing.T) {
 	s.Free("a")
 	s.burn(60)
 	all := s.Receipts()
-	if len(all) != 1 {
-		t.Fatalf("%d receipts, want 1", len(all))
-	}
+	must.That(t, len(all) == 1, "%d receipts, want 1", len(all))
 	allocated, ended, wait := a.AllocatedAt.UTC(), all[0].ChargePeriodEnd, 0.4
 	want := recorder.Lifecycle{
 		Allocated: &allocated, Waiting: &allocated, Prepared: &prepared, Ended: &ended, PreparationSeconds: &wait,

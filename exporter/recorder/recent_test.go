@@ -62,12 +62,10 @@ func TestRecent(t *testing.T) {
 		gpu.Values[7] != 1 || !math.IsNaN(gpu.Traffic) {
 		t.Errorf("the GPU is %+v", gpu)
 	}
-	if old := of("old"); old.Quantity != driver.Power || old.Values[7] != 70 {
-		t.Errorf("one without utilization is %+v", old)
-	}
-	if nic := of("nic"); nic.Quantity != driver.IOBytes || math.Abs(nic.Traffic-6000) > 1 {
-		t.Errorf("the NIC is %+v", nic)
-	}
+	old := of("old")
+	expect.That(t, old.Quantity == driver.Power && old.Values[7] == 70, "one without utilization is %+v", old)
+	nic := of("nic")
+	expect.That(t, nic.Quantity == driver.IOBytes && math.Abs(nic.Traffic-6000) <= 1, "the NIC is %+v", nic)
 	want := map[Owner]float64{{Kind: OfDevice, Device: ids["nic"]}: of("nic").Traffic}
 	expect.Equal(t, "traffic", want, r.Traffic())
 }

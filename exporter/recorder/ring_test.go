@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -121,9 +122,7 @@ func TestRingIsSmall(t *testing.T) {
 	}
 	grown := float64(heap()-before) / (1 << 20)
 	t.Logf("the recorder takes %.1f MiB, %.2f bytes a value", grown, grown*(1<<20)/float64(600*(64*15+500*18)))
-	if grown > 16 {
-		t.Errorf("the recorder takes %.1f MiB, want at most 16", grown)
-	}
+	expect.That(t, grown <= 16, "the recorder takes %.1f MiB, want at most 16", grown)
 	h := must.Get(r.History(t.Context(), Selection{Device: "gpu-7"}))(t)
 	if n := len(h.Times); n < 600 {
 		t.Errorf("the ring has %d ticks, want at least 600", n)
@@ -171,16 +170,13 @@ func TestSameValuesAreKeptOnce(t *testing.T) {
 		shown := must.Get(chart(t.Context(), c, c.lines(), len(c.parts), r.ring.catalogue))(t)
 		all := shown.Series
 		claim, pod := all[0].Values, all[len(all)/2].Values
-		if all[0].Of != OfClaim || all[len(all)/2].Of != OfPod || &claim.data[0] != &pod.data[0] {
-			t.Error("in a chart the values of the claim and of its pod are two")
-		}
-		if len(byName[OfClaim]) != 9 || !reflect.DeepEqual(byName[OfClaim], byName[OfPod]) {
-			t.Errorf("%d series of the claim, %d of the pod, and not the same values", len(byName[OfClaim]), len(byName[OfPod]))
-		}
+		expect.That(t, all[0].Of == OfClaim && all[len(all)/2].Of == OfPod && &claim.data[0] == &pod.data[0],
+			"in a chart the values of the claim and of its pod are two")
+		expect.That(t, len(byName[OfClaim]) == 9 && reflect.DeepEqual(byName[OfClaim], byName[OfPod]),
+			"%d series of the claim, %d of the pod, and not the same values", len(byName[OfClaim]), len(byName[OfPod]))
 	}
-	if 4*sizes[true] > 3*sizes[false]+100 {
-		t.Errorf("the data of a block is %d bytes, %d if all values differ", sizes[true], sizes[false])
-	}
+	expect.That(t, 4*sizes[true] <= 3*sizes[false]+100,
+		"the data of a block is %d bytes, %d if all values differ", sizes[true], sizes[false])
 }
 
 // Readers use published data, which does not change, while the recorder continues. With the race
@@ -219,9 +215,7 @@ func TestPublicationsDoNotChange(t *testing.T) {
 	}
 	cancel()
 	reading.Wait()
-	if after := read(); !reflect.DeepEqual(before, after) {
-		t.Error("what was published has changed")
-	}
+	expect.That(t, reflect.DeepEqual(before, read()), "what was published has changed")
 }
 
 // A history comes in parts of so many values; together they have each series once.
@@ -264,9 +258,8 @@ func TestHistoryComesInParts(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := r.History(ended, of); err == nil {
-		t.Error("a request that has ended is answered")
-	}
+	_, err := r.History(ended, of)
+	expect.That(t, err != nil, "a request that has ended is answered")
 }
 
 // BenchmarkRecord measures the processor time of a tick of the recorder, and that of the verdicts
@@ -360,9 +353,8 @@ func TestRingAgainstList(t *testing.T) {
 		var decoding decoder
 		for _, s := range got.lines() {
 			values, some := decoding.decode(&s, len(got.times))
-			if some != slices.ContainsFunc(values, func(v float64) bool { return !math.IsNaN(v) }) {
-				t.Fatalf("%v are some: %v", values, some)
-			}
+			must.That(t, some == slices.ContainsFunc(values, func(v float64) bool { return !math.IsNaN(v) }),
+				"%v are some: %v", values, some)
 			i := 0
 			_, _ = fmt.Sscan(s.Labels[0]+s.Labels[1], &i)
 			if s.Quantity == driver.IOBytes {
@@ -371,9 +363,8 @@ func TestRingAgainstList(t *testing.T) {
 			for j, at := range got.times {
 				key := point{at, i}
 				v, there := want[key]
-				if there == math.IsNaN(values[j]) || there && math.Abs(v-values[j]) > 2*Precision*math.Abs(v) {
-					t.Fatalf("series %d at %v is %v, want %v (%v)", i, at, values[j], v, there)
-				}
+				must.That(t, there != math.IsNaN(values[j]) && (!there || math.Abs(v-values[j]) <= 2*Precision*math.Abs(v)),
+					"series %d at %v is %v, want %v (%v)", i, at, values[j], v, there)
 				delete(want, key)
 			}
 		}
@@ -383,9 +374,7 @@ func TestRingAgainstList(t *testing.T) {
 				n++
 			}
 		}
-		if n > 0 {
-			t.Fatalf("%d values are missing", n)
-		}
+		must.That(t, n <= 0, "%d values are missing", n)
 	})
 }
 
@@ -417,9 +406,8 @@ func TestRatesAreBetweenReadings(t *testing.T) {
 	for i, l := range c.lines() {
 		values, _ := new(decoder).decode(&l, len(c.times))
 		for n, v := range values[1:] {
-			if want := []float64{100, 50}[i]; math.Abs(v-want) > 2*Precision*want {
-				t.Errorf("series %d is %v W at second %d, want %v", i, v, n+1, want)
-			}
+			want := []float64{100, 50}[i]
+			expect.That(t, math.Abs(v-want) <= 2*Precision*want, "series %d is %v W at second %d, want %v", i, v, n+1, want)
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // reading is a value of a device.
@@ -114,9 +116,7 @@ func (n *nodeOf) snapshot(of ...[]reading) *book.Snapshot {
 			ended.To, n.periods[i] = n.now, &ended
 		}
 	}
-	return &book.Snapshot{
-		Time: n.now, Devices: n.devices, Claims: n.claims, Timeline: timeline.New(n.periods...),
-	}
+	return &book.Snapshot{Time: n.now, Devices: n.devices, Claims: n.claims, Timeline: timeline.New(n.periods...)}
 }
 
 // standsOn has the signals on which the verdict stands.
@@ -142,9 +142,7 @@ func TestStallIsAnIncident(t *testing.T) {
 			stalled++
 		}
 	}
-	if opened != 1 || stalled < 120 {
-		t.Errorf("%d incidents, stalled for %d s", opened, stalled)
-	}
+	expect.That(t, opened == 1 && stalled >= 120, "%d incidents, stalled for %d s", opened, stalled)
 }
 
 // Which devices are judged: no network device, CPU or share, nor a partition without a power
@@ -174,13 +172,10 @@ func TestWhatIsJudged(t *testing.T) {
 	want := map[string]stall.Reason{
 		"alone": stall.Known, "shared": stall.Shared, "part": stall.Part, "dark": stall.NoBusy, "blind": stall.NoEngines,
 	}
-	if len(got) != len(want) {
-		t.Errorf("%d devices are judged, want %d", len(got), len(want))
-	}
+	expect.That(t, len(got) == len(want), "%d devices are judged, want %d", len(got), len(want))
 	for key, v := range got {
-		if reason, ok := want[key.Name]; !ok || v.Unknown != reason || v.Stalled != nil {
-			t.Errorf("%s: %+v, want the reason %q", key.Name, v, reason)
-		}
+		reason, ok := want[key.Name]
+		expect.That(t, ok && v.Unknown == reason && v.Stalled == nil, "%s: %+v, want the reason %q", key.Name, v, reason)
 	}
 }
 
@@ -258,9 +253,7 @@ func TestOtherSignsOfLife(t *testing.T) {
 		got, _ = judge.observe(n.snapshot(spins(), sends(i), decodes, spins()))
 	}
 	for key, v := range got {
-		if (v.Stalled != nil) != (key.Name == "hangs") || v.Unknown != stall.Known {
-			t.Errorf("%s: %+v", key.Name, v)
-		}
+		expect.That(t, (v.Stalled != nil) == (key.Name == "hangs") && v.Unknown == stall.Known, "%s: %+v", key.Name, v)
 	}
 }
 
@@ -310,20 +303,15 @@ func TestCourseOfStall(t *testing.T) {
 					t.Fatalf("at %v the open incidents of claims are %v", at, news.Open)
 				}
 			}
-			if len(opened) != 1 || len(ended) != 1 || ended[0].Resolution != test.want {
-				t.Fatalf("%d incidents, those that ended are %+v", len(opened), ended)
-			}
+			must.That(t, len(opened) == 1 && len(ended) == 1 && ended[0].Resolution == test.want,
+				"%d incidents, those that ended are %+v", len(opened), ended)
 			fell := jointest.Start().Add(fall)
 			i := r.Incidents()[0]
-			if off := i.Onset.Sub(fell); off.Abs() > 2*time.Second {
-				t.Errorf("the onset is off by %v", off)
-			}
-			if found := i.Detected.Sub(fell); found < 7*time.Minute || test.thread && found < 35*time.Minute {
-				t.Errorf("it was found after %v", found)
-			}
-			if i.Chart == nil {
-				t.Fatal("there is no recording")
-			}
+			off := i.Onset.Sub(fell)
+			expect.That(t, off.Abs() <= 2*time.Second, "the onset is off by %v", off)
+			found := i.Detected.Sub(fell)
+			expect.That(t, found >= 7*time.Minute && (!test.thread || found >= 35*time.Minute), "it was found after %v", found)
+			must.That(t, i.Chart != nil, "there is no recording")
 			var before, after bool
 			for _, at := range i.Chart.Times {
 				before = before || at.Before(fell.Add(-50*time.Second))

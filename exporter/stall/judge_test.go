@@ -1,16 +1,16 @@
 package stall_test
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/judgetest"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -201,9 +201,7 @@ func TestMissingEngines(t *testing.T) {
 		if v.Unknown != stall.NoEngines {
 			t.Errorf("%s: the verdict is %s", name, v.State())
 		}
-		if diff := cmp.Diff(tc.want, v.Missing); diff != "" {
-			t.Errorf("%s: missing are %s", name, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("%s: missing", name), tc.want, v.Missing)
 	}
 }
 
@@ -318,9 +316,7 @@ func TestQuiet(t *testing.T) {
 // A verdict that changes says since when, and what it was before.
 func TestChange(t *testing.T) {
 	v := last(hangs(spins()), worksFor+stall.DefaultAfter+3*time.Minute, nil)
-	if v.Before != "not stalled" {
-		t.Errorf("before it was %q", v.Before)
-	}
+	expect.That(t, v.Before == "not stalled", "before it was %q", v.Before)
 	since := v.Since.Sub(stalltest.Start())
 	if want := worksFor + stall.DefaultAfter; since < want-time.Minute || since > want+time.Minute {
 		t.Errorf("it is stalled since %v, want %v", since, want)
@@ -368,9 +364,8 @@ func TestIntervals(t *testing.T) {
 				found = at - worksFor
 			}
 		}
-		if found < min(tc.after, stall.DefaultAfter) || found > tc.latest {
-			t.Errorf("every %v, with %v: found after %v", tc.interval, tc.after, found)
-		}
+		expect.That(t, found >= min(tc.after, stall.DefaultAfter) && found <= tc.latest,
+			"every %v, with %v: found after %v", tc.interval, tc.after, found)
 	}
 }
 
@@ -389,9 +384,8 @@ func TestRestore(t *testing.T) {
 			continue
 		case at == began+away:
 			state := p.Judge.AppendState(nil, nil)
-			if more := p.Judge.AppendChanges(nil, nil); len(more) > 0 {
-				t.Errorf("%d bytes are written though no window has ended", len(more))
-			}
+			more := p.Judge.AppendChanges(nil, nil)
+			expect.That(t, len(more) == 0, "%d bytes are written though no window has ended", len(more))
 			p.Judge = stall.New(0, time.Second)
 			must.Do(t, p.Judge.Restore(state))
 		}
@@ -406,7 +400,5 @@ func TestRestore(t *testing.T) {
 	if left := stall.DefaultAfter / 2; found < left-time.Minute || found > left+3*p.Judge.Window() {
 		t.Errorf("found %v after the restart, want what was left of %v", found, left)
 	}
-	if err := stall.New(0, 0).Restore([]byte("no")); err == nil {
-		t.Error("what is no state is taken for one")
-	}
+	expect.That(t, stall.New(0, 0).Restore([]byte("no")) != nil, "what is no state is taken for one")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -121,9 +122,7 @@ func TestHealthyJobs(t *testing.T) {
 	for _, c := range verdicts(t, stalltest.Healthy()) {
 		_, _ = fmt.Fprintf(table, "%s\t%d s\t%.0f %%\t%s\n", c.name, c.alarms, 100*float64(c.seen)/float64(max(1, c.worked)),
 			c.often())
-		if c.alarms > 0 {
-			t.Errorf("%s: said to be stalled for %d s, at first after %v", c.name, c.alarms, c.alarm)
-		}
+		expect.That(t, c.alarms <= 0, "%s: said to be stalled for %d s, at first after %v", c.name, c.alarms, c.alarm)
 	}
 	_ = table.Flush()
 	t.Log("\n" + text.String())
@@ -148,15 +147,11 @@ func TestHangs(t *testing.T) {
 			}
 		}
 		_, _ = fmt.Fprintf(table, "%s\t%s\t%d s\t%s\n", c.name, found, c.missed, strings.TrimSpace(why))
-		if c.missed > 0 {
-			t.Errorf("%s: said not to be stalled for %d s of a hang", c.name, c.missed)
-		}
+		expect.That(t, c.missed <= 0, "%s: said not to be stalled for %d s of a hang", c.name, c.missed)
 		if c.found == 0 && why == "" {
 			t.Errorf("%s: neither found nor unknown", c.name)
 		}
-		if c.alarms > 0 {
-			t.Errorf("%s: said to be stalled before it hung, after %v", c.name, c.alarm)
-		}
+		expect.That(t, c.alarms <= 0, "%s: said to be stalled before it hung, after %v", c.name, c.alarm)
 	}
 	_ = table.Flush()
 	t.Logf("\n%sA node by itself finds %d of %d.", text.String(), byNode, len(stalltest.Hung()))
@@ -184,24 +179,16 @@ func TestRecordings(t *testing.T) {
 			c := judge(trace)
 			name := r.Workload + ", " + r.Model.Name
 			_, _ = fmt.Fprintf(table, "%s\t%s\t%d s\t%v\t%s\n", name, before.name, c.alarms, c.found, c.often())
-			if c.alarms > 0 {
-				t.Errorf("%s: said to be stalled for %d s, at first after %v", name, c.alarms, c.alarm)
-			}
-			if c.missed > 0 {
-				t.Errorf("%s: said not to be stalled for %d s of a hang", name, c.missed)
-			}
+			expect.That(t, c.alarms <= 0, "%s: said to be stalled for %d s, at first after %v", name, c.alarms, c.alarm)
+			expect.That(t, c.missed <= 0, "%s: said not to be stalled for %d s of a hang", name, c.missed)
 			states[r.Workload+" after "+before.name] = c.last
 		}
 	}
 	_ = table.Flush()
 	t.Log("\n" + text.String())
-	if len(recordings) < 20 {
-		t.Errorf("only %d recordings were played", len(recordings))
-	}
+	expect.That(t, len(recordings) >= 20, "only %d recordings were played", len(recordings))
 	for name, want := range recordedStates() {
-		if states[name] != want {
-			t.Errorf("%s: at last the verdict is %s, want %s", name, states[name], want)
-		}
+		expect.Is(t, states[name], want, "%s: at last the verdict", name)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -60,9 +61,7 @@ func TestIncidents(t *testing.T) {
 		len(lines) - 1: {"node-1", "resolved", "source nvml fails: timeout", " 5.0 s", " 1 "},
 	} {
 		for _, text := range want {
-			if !strings.Contains(lines[n], text) {
-				t.Errorf("line %d is without %q: %s", n, text, lines[n])
-			}
+			expect.That(t, strings.Contains(lines[n], text), "line %d is without %q: %s", n, text, lines[n])
 		}
 	}
 	c.Format, c.Filter = FormatJSON, "xid open"

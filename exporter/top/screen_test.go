@@ -116,9 +116,7 @@ func TestJSON(t *testing.T) {
 	for name, want := range map[string]int{
 		"nodes": 1, "devices": 3, "claims": 1, "pods": 2, "namespaces": 1, "incidents": 1,
 	} {
-		if len(got[name]) != want {
-			t.Errorf("%d %s, want %d", len(got[name]), name, want)
-		}
+		expect.Is(t, len(got[name]), want, "%s", name)
 	}
 	if values := got["devices"][0]["report"].(map[string]any)["values"]; len(values.([]any)) != 2 {
 		t.Errorf("a device has the values %v", values)
@@ -199,7 +197,5 @@ func TestDescribe(t *testing.T) {
 		}
 	}
 	err := Describe(t.Context(), c, []Subject{{View: ViewClaims, Name: "team/no"}}, &strings.Builder{})
-	if err == nil || err.Error() != "team/no: not found on any node that answered" {
-		t.Errorf("error %v", err)
-	}
+	expect.That(t, err != nil && err.Error() == "team/no: not found on any node that answered", "error %v", err)
 }

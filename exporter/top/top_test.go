@@ -77,16 +77,10 @@ func TestSortAndFilter(t *testing.T) {
 		{ByUtilization, true, "gpu-3 gpu-10 gpu-4 gpu-2 gpu-1 gpu-5"},
 	} {
 		sortRows(rows, tt.by, tt.reverse)
-		if got := names(rows); got != tt.want {
-			t.Errorf("by %s, reversed %t: %s, want %s", tt.by, tt.reverse, got, tt.want)
-		}
+		expect.Is(t, names(rows), tt.want, "by %s, reversed %t", tt.by, tt.reverse)
 	}
-	if got := names(Filter(rows, "stalled")); got != "gpu-5" {
-		t.Errorf("filtered: %s, want gpu-5", got)
-	}
-	if got := names(Filter(rows, "ACTIVE gpu-2")); got != "gpu-2" {
-		t.Errorf("filtered: %s, want gpu-2", got)
-	}
+	expect.Is(t, names(Filter(rows, "stalled")), "gpu-5", "filtered")
+	expect.Is(t, names(Filter(rows, "ACTIVE gpu-2")), "gpu-2", "filtered")
 }
 
 // The shown holders of a device: its claims and pods, without admin access, and the time since the
@@ -105,9 +99,8 @@ func TestRows(t *testing.T) {
 	}
 	r.Claims = []present.HolderReport{holder(time.Minute, nil), holder(90*time.Second, nil), holder(time.Second, &r.Time)}
 	row := present.Devices(&r, "")[0]
-	if diff := cmp.Diff([][]string{{"a/c2", "a/c10"}, {"a/p2", "a/p10"}}, [][]string{row.Claims, row.Pods}); diff != "" {
-		t.Errorf("holders: %s", diff)
-	}
+	expect.Is(t, cmp.Diff([][]string{{"a/c2", "a/c10"}, {"a/p2", "a/p10"}}, [][]string{row.Claims, row.Pods}), "",
+		"holders")
 	if *row.QuietSeconds != 60 || *row.Temperature != 60 {
 		t.Errorf("quiet for %v s at %v °C, want 60 and 60", *row.QuietSeconds, *row.Temperature)
 	}
@@ -162,9 +155,7 @@ func TestStale(t *testing.T) {
 	if want := []string{"node-1 is stale for 3.0 s: connection refused"}; !cmp.Equal(said, want) {
 		t.Errorf("troubles %q, want %q", said, want)
 	}
-	if len(f.everything().Devices) != 1 {
-		t.Error("the last rows are gone")
-	}
+	expect.That(t, len(f.everything().Devices) == 1, "the last rows are gone")
 }
 
 // A URL may be HOST:PORT. An invalid address is an error.
@@ -229,9 +220,7 @@ func TestFromName(t *testing.T) {
 		t.Errorf("rows %+v, error %v", rows, f.err(ViewDevices))
 	}
 	for range 2 {
-		if host := <-asked; host != "exporters.test:"+port {
-			t.Errorf("asked for the host %s", host)
-		}
+		expect.Is(t, <-asked, "exporters.test:"+port, "asked for the host")
 	}
 	second.Close()
 	var out bytes.Buffer
@@ -275,9 +264,7 @@ func (p *pods) Get(_ context.Context, path string, _ url.Values) (io.ReadCloser,
 func TestFromKube(t *testing.T) {
 	api := &pods{}
 	nodes, err := FromKube(t.Context(), api)
-	if err != nil || len(nodes) != 2 || nodes[0].Name != "gpu/x-1" {
-		t.Fatalf("%v, %v", nodes, err)
-	}
+	must.That(t, err == nil && len(nodes) == 2 && nodes[0].Name == "gpu/x-1", "%v, %v", nodes, err)
 	const pending = "get snapshot from gpu/x-2: pod is pending on node node-2"
 	if _, err := nodes[1].Fetch(t.Context(), newMemory().Open(maxNode)); err == nil || err.Error() != pending {
 		t.Errorf("error of a pod that does not run: %v", err)

@@ -98,9 +98,7 @@ func TestKeys(t *testing.T) {
 	cells, _, _ := terminal.GetContents()
 	for _, c := range cells {
 		foreground, background, _ := c.Style.Decompose()
-		if foreground != tcell.ColorDefault || background != tcell.ColorDefault {
-			t.Fatalf("%q is colored", string(c.Runes))
-		}
+		must.That(t, foreground == tcell.ColorDefault && background == tcell.ColorDefault, "%q is colored", string(c.Runes))
 	}
 	terminal.Fini()
 }

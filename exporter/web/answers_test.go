@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // desk is answers with a maker that counts.
@@ -87,9 +88,7 @@ func TestAnswersAreShared(t *testing.T) {
 				})
 			}
 			asking.Wait()
-			if d.made != want {
-				t.Errorf("%s: %d answers were made, want %d", why, d.made, want)
-			}
+			expect.That(t, d.made == want, "%s: %d answers were made, want %d", why, d.made, want)
 		}
 		ask(2, "two formats, compressed and not")
 		ask(2, "the same snapshot")
@@ -124,17 +123,12 @@ func TestSelection(t *testing.T) {
 	}{{nil, "one,two,ok"}, {[]string{"two"}, "two,ok"}, {[]string{"one", "none"}, "one,ok"}, {[]string{"none"}, "ok"}} {
 		w := httptest.NewRecorder()
 		d.get(w, "text", "", test.names)
-		if w.Body.String() != test.want {
-			t.Errorf("%q: %s, want %s", test.names, w.Body, test.want)
-		}
+		expect.That(t, w.Body.String() == test.want, "%q: %s, want %s", test.names, w.Body, test.want)
 		length := w.Result().Header.Get("Content-Length")
-		if test.names == nil && length != "10" || test.names != nil && length != "" {
-			t.Errorf("%q: length %q", test.names, length)
-		}
+		expect.That(t, (test.names != nil || length == "10") && (test.names == nil || length == ""),
+			"%q: length %q", test.names, length)
 	}
-	if d.made != 1 {
-		t.Errorf("%d answers were made, want 1", d.made)
-	}
+	expect.That(t, d.made == 1, "%d answers were made, want 1", d.made)
 }
 
 // reader is a client that does not read: a write ends when its deadline is over.
@@ -188,17 +182,14 @@ func TestSlowReaders(t *testing.T) {
 					t.Errorf("after %d answers: reader %d is cut off: %v, want %v", i+1, j, earlier.isCut(), want)
 				}
 			}
-			if d.bytes > d.most {
-				t.Errorf("%d bytes are held, want %d at most", d.bytes, d.most)
-			}
+			expect.That(t, d.bytes <= d.most, "%d bytes are held, want %d at most", d.bytes, d.most)
 		}
 		for _, r := range readers {
 			_ = r.SetWriteDeadline(past())
 		}
 		reading.Wait()
-		if len(d.held) != 1 || d.bytes != cap(d.held[0].body) {
-			t.Errorf("%d answers of %d bytes are held, want the fresh one", len(d.held), d.bytes)
-		}
+		expect.That(t, len(d.held) == 1 && d.bytes == cap(d.held[0].body),
+			"%d answers of %d bytes are held, want the fresh one", len(d.held), d.bytes)
 	})
 }
 
@@ -268,9 +259,7 @@ func TestAnswerThatFails(t *testing.T) {
 			_, err := io.WriteString(w, "page")
 			return nil, err
 		}
-		if got := ask(encoding, bad); got != http.StatusInternalServerError {
-			t.Errorf("%q: status %d", encoding, got)
-		}
+		expect.Is(t, ask(encoding, bad), http.StatusInternalServerError, "%q: status", encoding)
 		d.latest = &exposition.Snapshot{}
 		if got := ask(encoding, good); got != http.StatusOK {
 			t.Errorf("%q: status %d for the next one", encoding, got)
@@ -283,9 +272,7 @@ func TestAcceptsGzip(t *testing.T) {
 		"": false, "gzip": true, "GZIP": true, "deflate, gzip;q=0.5": true, "gzip;q=0": false, "gzip; q=0.0, *": false,
 		"*": true, "*;q=0": false, "identity": false, "gzip;q=x": false, "br;q=1.0, gzip;q=0.8, *;q=0.1": true,
 	} {
-		if got := AcceptsGzip(http.Header{"Accept-Encoding": {header}}); got != want {
-			t.Errorf("%q: %v, want %v", header, got, want)
-		}
+		expect.Is(t, AcceptsGzip(http.Header{"Accept-Encoding": {header}}), want, "%q", header)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -48,15 +49,12 @@ func TestWrongPasswordsTakeTheSameTime(t *testing.T) {
 			if want == 0 {
 				want = work
 			}
-			if work != want {
-				t.Errorf("%s: %s takes %d, nobody %d", name, user, work, want)
-			}
+			expect.That(t, work == want, "%s: %s takes %d, nobody %d", name, user, work, want)
 		}
 		for user := range users {
 			right, err := v.verify(t.Context(), user, user)
-			if right != (user != "dear") || err != nil {
-				t.Errorf("%s: the password of %s is right: %v, %v", name, user, right, err)
-			}
+			expect.That(t, right == (user != "dear") && err == nil,
+				"%s: the password of %s is right: %v, %v", name, user, right, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -107,13 +105,9 @@ func TestWrongPasswordsStop(t *testing.T) {
 		{user: "user", password: "right", fail: errors.New("no file"), want: http.StatusInternalServerError},
 	} {
 		fail = test.fail
-		if got := ask(test.user, test.password); got != test.want {
-			t.Errorf("%s %s: status %d, want %d", test.user, test.password, got, test.want)
-		}
+		expect.Is(t, ask(test.user, test.password), test.want, "%s %s: status", test.user, test.password)
 	}
 	fail = nil
 	clear(users)
-	if got := ask("user", "wrong"); got != http.StatusAccepted {
-		t.Errorf("where nobody has a password, status %d", got)
-	}
+	expect.Is(t, ask("user", "wrong"), http.StatusAccepted, "where nobody has a password, status")
 }

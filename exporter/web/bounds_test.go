@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -79,15 +80,11 @@ func TestRequestsInFlight(t *testing.T) {
 				t.Errorf("%s of %s: status %d", test.path, test.client, w.Code)
 			}
 		}
-		if !readers[0].isCut() || readers[1].isCut() {
-			t.Error("the oldest request alone should be cut off")
-		}
+		expect.That(t, readers[0].isCut() && !readers[1].isCut(), "the oldest request alone should be cut off")
 		stick() // takes the place that is free now
 		time.Sleep(settledRequest)
 		stick()
-		if !readers[1].isCut() || readers[2].isCut() {
-			t.Error("the second request alone should be cut off")
-		}
+		expect.That(t, readers[1].isCut() && !readers[2].isCut(), "the second request alone should be cut off")
 		if got := counts.count["requests"]; got[driver.ReasonTooMany] != 1 || got[driver.ReasonTimeout] != 2 {
 			t.Errorf("counted %v, want 1 refused and 2 cut off", got)
 		}
@@ -127,18 +124,14 @@ func TestConnections(t *testing.T) {
 		if known {
 			recognize(ctx)
 		}
-		if isKnown(ctx) != known {
-			t.Errorf("connection %d is known: %v", len(conns), !known)
-		}
+		expect.That(t, isKnown(ctx) == known, "connection %d is known: %v", len(conns), !known)
 		conns = append(conns, c)
 		time.Sleep(time.Millisecond)
 	}
 	closed := func(want ...int) {
 		t.Helper()
 		for i, c := range conns {
-			if c.closed != slices.Contains(want, i) {
-				t.Errorf("connection %d is closed: %v", i, c.closed)
-			}
+			expect.That(t, c.closed == slices.Contains(want, i), "connection %d is closed: %v", i, c.closed)
 		}
 	}
 	enter(true, true)
@@ -159,13 +152,9 @@ func TestConnections(t *testing.T) {
 	for _, c := range conns {
 		open.changed(c, http.StateClosed)
 	}
-	if got := counts.count["connections"][driver.ReasonTooMany]; got != 6 {
-		t.Errorf("%d were counted, want 6", got)
-	}
+	expect.Is(t, counts.count["connections"][driver.ReasonTooMany], 6, "were counted")
 	open.seats.Range(func(conn, _ any) bool { t.Errorf("%v is still known", conn); return true })
-	if n := len(open.arriving.members) + len(open.served.members) + len(open.known.members); n != 0 {
-		t.Errorf("%d members are left", n)
-	}
+	expect.Is(t, len(open.arriving.members)+len(open.served.members)+len(open.known.members), 0, "members are left")
 }
 
 // Connections take half of the files that the process may open, and no more than maxConnections.
@@ -178,13 +167,9 @@ func TestConnectionLimit(t *testing.T) {
 	}
 	defer set(was)
 	for files, want := range map[uint64]int{200: 100, 512: 256, 1024: 256} {
-		if files > was.Max {
-			t.Fatalf("the process may open %d files, the test needs %d", was.Max, files)
-		}
+		must.That(t, files <= was.Max, "the process may open %d files, the test needs %d", was.Max, files)
 		set(syscall.Rlimit{Cur: files, Max: was.Max})
-		if got := connectionLimit(); got != want {
-			t.Errorf("%d connections with %d files, want %d", got, files, want)
-		}
+		expect.Is(t, connectionLimit(), want, "connections with %d files", files)
 	}
 }
 
@@ -197,9 +182,7 @@ func TestSecurityHeaders(t *testing.T) {
 	server := httptest.NewServer(served.Handler)
 	defer server.Close()
 	response, err := http.Get(server.URL + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	response.Body.Close()
 	policy := response.Header.Get("Content-Security-Policy")
 	if response.Header.Get("X-Content-Type-Options") != "nosniff" || !strings.Contains(policy, "default-src 'none'; ") ||
@@ -209,9 +192,7 @@ func TestSecurityHeaders(t *testing.T) {
 	w := httptest.NewRecorder()
 	w.Header().Set("Content-Security-Policy", "configured")
 	secured(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
-	if got := w.Header().Get("Content-Security-Policy"); got != "configured" {
-		t.Errorf("Content-Security-Policy: %s", got)
-	}
+	expect.Is(t, w.Header().Get("Content-Security-Policy"), "configured", "Content-Security-Policy")
 }
 
 func TestCheckMetricsPath(t *testing.T) {

@@ -46,9 +46,7 @@ func TestOtherSites(t *testing.T) {
 	c.Node, c.Hosts = "Node1.example.com", []string{"gpu.example.org"}
 	refused := 0
 	c.Rejected = func(r driver.Rejection) {
-		if r.Input != "requests" || r.Reason != driver.ReasonForbidden {
-			t.Errorf("rejected %+v", r)
-		}
+		expect.That(t, r.Input == "requests" && r.Reason == driver.ReasonForbidden, "rejected %+v", r)
 		refused += r.Count
 	}
 	const ok, misdirected, forbidden = http.StatusOK, http.StatusMisdirectedRequest, http.StatusForbidden
@@ -88,13 +86,10 @@ func TestOtherSites(t *testing.T) {
 			}
 		})
 		for kind, n := range map[Kind]int{KindAPI: 6, KindPage: 5} {
-			if got[kind][test.want] != n {
-				t.Errorf("%s %s: statuses of %s are %v, want %d alone", test.host, test.headers, kind, got[kind], test.want)
-			}
+			expect.That(t, got[kind][test.want] == n,
+				"%s %s: statuses of %s are %v, want %d alone", test.host, test.headers, kind, got[kind], test.want)
 		}
-		if got[KindProbe][ok] != 2 {
-			t.Errorf("%s %s: probes have %v", test.host, test.headers, got[KindProbe])
-		}
+		expect.That(t, got[KindProbe][ok] == 2, "%s %s: probes have %v", test.host, test.headers, got[KindProbe])
 		if counted := refused - before; counted > 0 != (test.want != ok) {
 			t.Errorf("%s %s: %d are counted", test.host, test.headers, counted)
 		}
@@ -106,9 +101,8 @@ func TestSwitchedOff(t *testing.T) {
 	c := receiptNode(t)
 	c.WithoutAPI = true
 	got := routesOf(t, c, func(*http.Request) {})
-	if got[KindAPI][http.StatusNotFound] != 6 || got[KindPage][http.StatusOK] != 5 {
-		t.Errorf("without the JSON: %v", got)
-	}
+	expect.That(t, got[KindAPI][http.StatusNotFound] == 6 && got[KindPage][http.StatusOK] == 5,
+		"without the JSON: %v", got)
 	c.WithoutAPI, c.WithoutPage = false, true
 	got = routesOf(t, c, func(*http.Request) {})
 	if got[KindAPI][http.StatusOK] != 6 || got[KindPage][http.StatusNotFound] != 5 || got[KindProbe][http.StatusOK] != 2 {
@@ -158,9 +152,7 @@ func TestReadersTakeTurns(t *testing.T) {
 		close(held)
 		asking.Wait()
 		for path, status := range answered {
-			if status != http.StatusOK {
-				t.Errorf("%s: status %d", path, status)
-			}
+			expect.That(t, status == http.StatusOK, "%s: status %d", path, status)
 		}
 		time.Sleep(2 * freshFor) // until the answers are dropped
 	})
@@ -185,28 +177,21 @@ func TestReadersInFlight(t *testing.T) {
 		var asking sync.WaitGroup
 		for range maxReaders {
 			asking.Go(func() {
-				if got := ask("/api/v1/incidents"); got != http.StatusOK {
-					t.Errorf("status %d", got)
-				}
+				expect.Is(t, ask("/api/v1/incidents"), http.StatusOK, "status")
 			})
 			synctest.Wait()
 		}
-		if waiting != maxReaders {
-			t.Errorf("%d requests are in flight, want %d", waiting, maxReaders)
-		}
+		expect.That(t, waiting == maxReaders, "%d requests are in flight, want %d", waiting, maxReaders)
 		for path, want := range map[string]int{
 			"/page/rows": http.StatusServiceUnavailable, "/api/v1/history?device=gpu-0": http.StatusServiceUnavailable,
 			"/healthz": http.StatusOK,
 		} {
-			if got := ask(path); got != want {
-				t.Errorf("%s: status %d, want %d", path, got, want)
-			}
+			expect.Is(t, ask(path), want, "%s: status", path)
 		}
 		close(hold)
 		asking.Wait()
-		if got := ask("/page/rows"); got != http.StatusOK || refused != 2 {
-			t.Errorf("afterwards status %d, %d refused", got, refused)
-		}
+		got := ask("/page/rows")
+		expect.That(t, got == http.StatusOK && refused == 2, "afterwards status %d, %d refused", got, refused)
 		time.Sleep(2 * freshFor) // until the answers are dropped
 	})
 }

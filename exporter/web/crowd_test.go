@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/web/client"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // A full crowd expels the oldest member of the client that has the most.
@@ -18,9 +19,8 @@ func TestCrowd(t *testing.T) {
 		enter := func(name string, client client.ID, place, expels bool) *member {
 			t.Helper()
 			m, expelled := c.enter(client, func() { gone = append(gone, name) })
-			if (m != nil) != place || expelled != expels {
-				t.Errorf("%s: has a place: %v, want %v; expelled another: %v, want %v", name, m != nil, place, expelled, expels)
-			}
+			expect.That(t, (m != nil) == place && expelled == expels,
+				"%s: has a place: %v, want %v; expelled another: %v, want %v", name, m != nil, place, expelled, expels)
 			time.Sleep(time.Millisecond)
 			return m
 		}
@@ -42,8 +42,7 @@ func TestCrowd(t *testing.T) {
 		}
 		c.leave(first)
 		c.renew(first) // is gone, and stays so
-		if len(c.members) != 3 || c.count[here]+c.count[there] != 3 {
-			t.Errorf("%d members, counted %v", len(c.members), c.count)
-		}
+		expect.That(t, len(c.members) == 3 && c.count[here]+c.count[there] == 3,
+			"%d members, counted %v", len(c.members), c.count)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A share of 40 GiB peaks at 19 GiB: with a margin of 5 % it needs 20 GiB, a quarter of the device.
@@ -32,9 +33,8 @@ func TestFitReport(t *testing.T) {
 		}
 		_, body := fetch(t, serving(t, h.Last, nil).URL+"/api/v1/fit")
 		var report present.FitReport
-		if err := json.Unmarshal([]byte(body), &report); err != nil {
-			t.Fatalf("%v: %s", err, body)
-		}
+		err := json.Unmarshal([]byte(body), &report)
+		must.That(t, err == nil, "%v: %s", err, body)
 		return report.Claims
 	}
 	who := present.ClaimFitReport{Namespace: "team", Name: "a", ID: jointest.ID("gpu-0")}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // All answers but those to probes wait while other work is more urgent.
@@ -47,13 +48,10 @@ func TestRequestsGiveWay(t *testing.T) {
 		asking.Wait()
 		for _, route := range routes {
 			at, asked := answered[route.Example]
-			if isProbe := route.Kind == KindProbe; asked && at.Equal(begun) != isProbe {
-				t.Errorf("%s is answered after %v", route.Example, at.Sub(begun))
-			}
+			expect.That(t, !asked || at.Equal(begun) == (route.Kind == KindProbe),
+				"%s is answered after %v", route.Example, at.Sub(begun))
 		}
-		if len(answered) < 10 {
-			t.Errorf("only %d paths were asked for", len(answered))
-		}
+		expect.That(t, len(answered) >= 10, "only %d paths were asked for", len(answered))
 	})
 }
 
@@ -69,9 +67,7 @@ func TestPiecesGiveWay(t *testing.T) {
 			return time.Since(from)
 		}
 		d.before = func() { pause = time.Second }
-		if took := took("gzip"); took != time.Second {
-			t.Errorf("an answer of one piece is made in %v", took)
-		}
+		expect.Is(t, took("gzip"), time.Second, "an answer of one piece is made in")
 		d.body = make([]byte, 3*pieceSize)
 		d.latest = &exposition.Snapshot{}
 		if took := took(""); took < 4*time.Second {

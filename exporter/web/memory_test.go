@@ -3,6 +3,7 @@ package web
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -13,11 +14,11 @@ import (
 	"time"
 	"weak"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -39,18 +40,14 @@ func TestOldSnapshotsAreNotKept(t *testing.T) {
 		} {
 			w := httptest.NewRecorder()
 			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1"+path, http.NoBody))
-			if w.Code != http.StatusOK {
-				t.Fatalf("%s: status %d", path, w.Code)
-			}
+			must.That(t, w.Code == http.StatusOK, "%s: status %d", path, w.Code)
 		}
 		old := weak.Make(latest)
 		latest = nil
 		time.Sleep(freshFor + 1)
 		synctest.Wait()
 		runtime.GC()
-		if old.Value() != nil {
-			t.Error("the snapshot is kept")
-		}
+		expect.That(t, old.Value() == nil, "the snapshot is kept")
 		runtime.KeepAlive(handler)
 	})
 }
@@ -62,19 +59,13 @@ func TestWrittenDocumentsAreWhole(t *testing.T) {
 		"history": c.history, "incidents": c.incidents, "receipts": c.receipts,
 	} {
 		_, read, err := find(url.Values{"device": {"gpu-0"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		report, err := read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		var written bytes.Buffer
 		must.Do(t, report.Write(&written))
 		whole, err := json.Marshal(report)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		var got, want any
 		if err := json.Unmarshal(written.Bytes(), &got); err != nil {
 			t.Fatalf("%s: %v", path, err)
@@ -82,8 +73,6 @@ func TestWrittenDocumentsAreWhole(t *testing.T) {
 		if err := json.Unmarshal(whole, &want); err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: %s", path, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("%s", path), want, got)
 	}
 }

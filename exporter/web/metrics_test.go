@@ -12,6 +12,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A scrape is answered in the format and with the families that it asks for.
@@ -39,26 +41,19 @@ func TestScrape(t *testing.T) {
 		{"", "?name[]=dra_claim_power_watts&name[]=dra_exporter_info", "text/plain", "dra_claim_power_watts{", "dra_device_"},
 	} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/metrics"+tc.query, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		request.Header.Set("Accept", tc.accept)
 		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		body, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		response.Body.Close()
 		if got := response.Header.Get("Content-Type"); !strings.HasPrefix(got, tc.format) ||
 			response.StatusCode != http.StatusOK || len(response.Header.Values("Vary")) != 2 {
 			t.Errorf("%q%s: %s, Content-Type %s", tc.accept, tc.query, response.Status, got)
 		}
-		if !strings.Contains(string(body), tc.want) || strings.Contains(string(body), tc.not) {
-			t.Errorf("%q%s: want %q and no %q in %.300s", tc.accept, tc.query, tc.want, tc.not, body)
-		}
+		expect.That(t, strings.Contains(string(body), tc.want) && !strings.Contains(string(body), tc.not),
+			"%q%s: want %q and no %q in %.300s", tc.accept, tc.query, tc.want, tc.not, body)
 	}
 }
 

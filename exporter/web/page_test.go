@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -37,17 +38,14 @@ func TestRowsAsJSON(t *testing.T) {
 	if first[1] != "lazy" || rows.IDs[int(first[2].(float64))] != jointest.ID("gpu-3").String() || first[3] != "2 min" {
 		t.Errorf("the first claim is %v, with devices %v", first, rows.IDs)
 	}
-	if len(rows.Troubles) != 1 || !strings.HasPrefix(rows.Troubles[0].Do, "restart the node") {
-		t.Errorf("the troubles are %+v", rows.Troubles)
-	}
+	expect.That(t, len(rows.Troubles) == 1 && strings.HasPrefix(rows.Troubles[0].Do, "restart the node"),
+		"the troubles are %+v", rows.Troubles)
 	_, page := fetch(t, server.URL+"/")
 	for _, want := range []string{
 		"Source nvml is down: driver_mismatch. To do: restart the node", "2 shares, equal", "+1 admin",
 		`href="page/detail?claim=team%2flazy"`, "1 GiB of 80 GiB", "61 °C", `<meta http-equiv="refresh" content="5">`,
 	} {
-		if !strings.Contains(page, want) {
-			t.Errorf("the page does not have %s", want)
-		}
+		expect.That(t, strings.Contains(page, want), "the page does not have %s", want)
 	}
 	if inline := regexp.MustCompile(`<script>|<style|style=|onclick=|onload=|javascript:`).FindString(page); inline != "" {
 		t.Errorf("the page has %s, which its Content-Security-Policy forbids", inline)
@@ -83,9 +81,8 @@ func TestUnchanged(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{"/page/script.js": "text/javascript", "/page/style.css": "text/css"} {
-		if _, _, kind := get(path, ""); !strings.HasPrefix(kind, want) {
-			t.Errorf("%s is %s, which a browser refuses", path, kind)
-		}
+		_, _, kind := get(path, "")
+		expect.That(t, strings.HasPrefix(kind, want), "%s is %s, which a browser refuses", path, kind)
 	}
 }
 
@@ -123,13 +120,9 @@ func TestDetail(t *testing.T) {
 		{"", 404, nil},
 	} {
 		status, body := fetch(t, server.URL+"/page/detail?"+tc.query)
-		if status != tc.status {
-			t.Errorf("%s: status %d, want %d", tc.query, status, tc.status)
-		}
+		expect.Is(t, status, tc.status, "%s: status", tc.query)
 		for _, want := range tc.want {
-			if !strings.Contains(body, want) {
-				t.Errorf("%s does not have %q:\n%s", tc.query, want, body)
-			}
+			expect.That(t, strings.Contains(body, want), "%s does not have %q:\n%s", tc.query, want, body)
 		}
 	}
 	if _, body := fetch(t, server.URL+"/page/detail?claim=team%2fhalf-a"); strings.Contains(body, "half-b") {
@@ -149,9 +142,8 @@ func TestContrast(t *testing.T) {
 		for _, front := range []string{"text", "dim", "link", "good", "warn", "bad"} {
 			for _, behind := range []string{"back", "row"} {
 				a, b := colours[front]+0.05, colours[behind]+0.05
-				if ratio := max(a, b) / min(a, b); ratio < 4.5 {
-					t.Errorf("%s: %s on %s has a contrast of %.1f", scheme, front, behind, ratio)
-				}
+				ratio := max(a, b) / min(a, b)
+				expect.That(t, ratio >= 4.5, "%s: %s on %s has a contrast of %.1f", scheme, front, behind, ratio)
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // checker returns a handler that checks passwords as exporter-toolkit does: one after the other,
@@ -91,9 +92,7 @@ func TestPasswords(t *testing.T) {
 		} {
 			got := askAll(server.Handler, step.requests...)
 			for status, n := range step.want {
-				if got[status] != n {
-					t.Errorf("%s: answers %v by status, want %v", step.name, got, step.want)
-				}
+				expect.That(t, got[status] == n, "%s: answers %v by status, want %v", step.name, got, step.want)
 			}
 		}
 		go askAll(server.Handler, slow...)
@@ -101,9 +100,7 @@ func TestPasswords(t *testing.T) {
 		if got := askAll(server.Handler, asked{"192.0.2.3", "/", "right-new"}); got[200] != 1 {
 			t.Errorf("while a client reads slowly: answers %v by status", got)
 		}
-		if got := counts.count["requests"][driver.ReasonTooMany]; got != 10 {
-			t.Errorf("%d were counted, want 10", got)
-		}
+		expect.Is(t, counts.count["requests"][driver.ReasonTooMany], 10, "were counted")
 		time.Sleep(2 * time.Hour)
 	})
 }
@@ -114,7 +111,5 @@ func TestRightPasswordsAreBounded(t *testing.T) {
 	for i := range maxRight + 10 {
 		c.remember(password{byte(i), byte(i >> 8)})
 	}
-	if len(c.right) != maxRight {
-		t.Errorf("%d are remembered, want %d", len(c.right), maxRight)
-	}
+	expect.That(t, len(c.right) == maxRight, "%d are remembered, want %d", len(c.right), maxRight)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -50,25 +51,21 @@ func TestRecordings(t *testing.T) {
 	var incidents present.IncidentsReport
 	for path, to := range map[string]any{"/api/v1/history?claim=team/a": &history, "/api/v1/incidents": &incidents} {
 		status, body := fetch(t, url+path)
-		if err := json.Unmarshal([]byte(body), to); err != nil || status != http.StatusOK {
-			t.Fatalf("%s: status %d, %v: %.200s", path, status, err, body)
-		}
+		err := json.Unmarshal([]byte(body), to)
+		must.That(t, err == nil && status == http.StatusOK, "%s: status %d, %v: %.200s", path, status, err, body)
 	}
 	if len(history.Times) != 30 || len(history.Series) == 0 || len(history.Holders) != 1 || history.Holders[0].Pod != "p" {
 		t.Errorf("history of %d ticks, %d series, holders %+v", len(history.Times), len(history.Series), history.Holders)
 	}
 	for _, s := range history.Series {
-		if s.Of != recorder.OfClaim || s.Name != "a" {
-			t.Errorf("the claim's history has a series of %s %s", s.Of, s.Name)
-		}
+		expect.That(t, s.Of == recorder.OfClaim && s.Name == "a", "the claim's history has a series of %s %s", s.Of, s.Name)
 		if s.Quantity == "power" && s.Values.Floats()[29] != 129 {
 			t.Errorf("the last power is %v, want 129", s.Values.Floats()[29])
 		}
 	}
 	all := incidents.Incidents
-	if len(all) != 1 || all[0].Text != "gpu-0: XID 31" || !all[0].Open() || all[0].Chart != nil {
-		t.Fatalf("incidents: %+v", incidents.Incidents)
-	}
+	must.That(t, len(all) == 1 && all[0].Text == "gpu-0: XID 31" && all[0].Open() && all[0].Chart == nil,
+		"incidents: %+v", incidents.Incidents)
 	id := r.Incidents()[0].ID
 	for path, want := range map[string][]string{
 		"/": {"gpu-0: XID 31", `>team/p</td>`, "page/detail?incident=" + id},
@@ -93,20 +90,15 @@ func TestRecordings(t *testing.T) {
 	} {
 		status, body := fetch(t, url+path)
 		for _, text := range want {
-			if status != http.StatusOK || !strings.Contains(body, text) {
-				t.Errorf("%s: status %d, without %q: %s", path, status, text, body)
-			}
+			expect.That(t, status == http.StatusOK && strings.Contains(body, text),
+				"%s: status %d, without %q: %s", path, status, text, body)
 		}
 	}
 	_, body := fetch(t, url+"/page/detail?device=gpu-0")
 	overview, table := strings.Index(body, `class="overview"`), strings.Index(body, "<table")
-	if overview < 0 || overview > table {
-		t.Errorf("the chart is at %d, the first table at %d", overview, table)
-	}
+	expect.That(t, overview >= 0 && overview <= table, "the chart is at %d, the first table at %d", overview, table)
 	before, _, hidden := strings.Cut(body, `<details class="absent">`)
-	if !hidden || strings.Contains(before, "<h3>Absent") {
-		t.Error("what is absent is not in a line that opens")
-	}
+	expect.That(t, hidden && !strings.Contains(before, "<h3>Absent"), "what is absent is not in a line that opens")
 	if _, body := fetch(t, url+"/page/detail?device=gpu-0"); strings.Contains(body, "<figcaption>energy") {
 		t.Error("there is a chart of the energy beside that of the power")
 	}
@@ -135,9 +127,8 @@ func TestIncidentsAreChosen(t *testing.T) {
 	ask := func(query string) (out present.IncidentsReport) {
 		t.Helper()
 		status, body := fetch(t, url+"/api/v1/incidents"+query)
-		if err := json.Unmarshal([]byte(body), &out); err != nil || status != http.StatusOK {
-			t.Fatalf("%s: status %d, %v: %.200s", query, status, err, body)
-		}
+		err := json.Unmarshal([]byte(body), &out)
+		must.That(t, err == nil && status == http.StatusOK, "%s: status %d, %v: %.200s", query, status, err, body)
 		return out
 	}
 	late := "since=" + i.Last.Add(time.Minute).Format(time.RFC3339)
@@ -148,18 +139,13 @@ func TestIncidentsAreChosen(t *testing.T) {
 		var got []string
 		for _, found := range ask(query).Incidents {
 			got = append(got, found.ID)
-			if found.Chart != nil {
-				t.Errorf("%s: a list has the recording of %s", query, found.ID)
-			}
+			expect.That(t, found.Chart == nil, "%s: a list has the recording of %s", query, found.ID)
 		}
-		if strings.Join(got, " ") != want {
-			t.Errorf("%s: the incidents are %v, want %s", query, got, want)
-		}
+		expect.That(t, strings.Join(got, " ") == want, "%s: the incidents are %v, want %s", query, got, want)
 	}
 	next := ask("?limit=1").Next
-	if next == "" || ask("?before=" + next).Incidents[0].ID != "other" || ask("?limit=2").Next != "" {
-		t.Errorf("what is before %q is not the second one", next)
-	}
+	expect.That(t, next != "" && ask("?before=" + next).Incidents[0].ID == "other" && ask("?limit=2").Next == "",
+		"what is before %q is not the second one", next)
 	for _, query := range []string{"?kind=house", "?claim=a", "?limit=0", "?limit=x", "?since=yesterday"} {
 		if status, body := fetch(t, url+"/api/v1/incidents"+query); status != http.StatusBadRequest {
 			t.Errorf("%s: status %d, %s", query, status, body)
@@ -183,9 +169,7 @@ func TestListsComeInParts(t *testing.T) {
 	}
 	slices.Sort(all)
 	slices.Reverse(all)
-	if !slices.Equal(got, all) || parts != 5 {
-		t.Errorf("%d parts have %v, want 5 with %v", parts, got, all)
-	}
+	expect.That(t, slices.Equal(got, all) && parts == 5, "%d parts have %v, want 5 with %v", parts, got, all)
 	if some, next := newest([]string{"b", "a"}, "", 1, cost); !slices.Equal(some, []string{"b"}) || next != "b" {
 		t.Errorf("of large ones the first part is %v, next %q", some, next)
 	}
@@ -204,9 +188,8 @@ func TestRecordingsAreShared(t *testing.T) {
 			response := must.Get(http.DefaultClient.Do(request))(t)
 			_ = response.Body.Close()
 			tag = response.Header.Get("Etag")
-			if response.StatusCode != want || tag == "" {
-				t.Errorf("%s: status %d, want %d, entity tag %q", path, response.StatusCode, want, tag)
-			}
+			expect.That(t, response.StatusCode == want && tag != "",
+				"%s: status %d, want %d, entity tag %q", path, response.StatusCode, want, tag)
 		}
 	}
 }
@@ -229,9 +212,7 @@ func TestStalledIsShown(t *testing.T) {
 		order = append(order, d.Device)
 		order = append(order, string(d.State))
 	}
-	if got := strings.Join(order, " "); got != "gpu-4 unhealthy gpu-10 stalled gpu-3 quiet" {
-		t.Errorf("the first devices are %s", got)
-	}
+	expect.Is(t, strings.Join(order, " "), "gpu-4 unhealthy gpu-10 stalled gpu-3 quiet", "the first devices")
 	if v.Claims[0].Name != "ten" || !v.Claims[0].Stalled || v.Claims[1].Stalled || v.Pods[0].Name != "pod-of-ten" {
 		t.Errorf("the claims are %+v, the pods %+v", v.Claims, v.Pods)
 	}
@@ -258,9 +239,8 @@ func TestWithoutRecorder(t *testing.T) {
 	server := httptest.NewServer(NewHandler(testConfig(h, nil)))
 	t.Cleanup(server.Close)
 	for _, path := range []string{"/api/v1/history?device=gpu-0", "/api/v1/incidents"} {
-		if status, _ := fetch(t, server.URL+path); status != http.StatusNotFound {
-			t.Errorf("%s: status %d", path, status)
-		}
+		status, _ := fetch(t, server.URL+path)
+		expect.That(t, status == http.StatusNotFound, "%s: status %d", path, status)
 	}
 }
 
@@ -305,9 +285,8 @@ func TestReceipts(t *testing.T) {
 	} {
 		status, body := fetch(t, server.URL+path)
 		for _, text := range want {
-			if status != http.StatusOK || !strings.Contains(body, text) {
-				t.Errorf("%s: status %d, without %q: %s", path, status, text, body)
-			}
+			expect.That(t, status == http.StatusOK && strings.Contains(body, text),
+				"%s: status %d, without %q: %s", path, status, text, body)
 		}
 	}
 }
@@ -320,8 +299,6 @@ func TestReceiptSaysWhatIsMeasured(t *testing.T) {
 	rows := d.Sections[len(d.Sections)-1].Rows
 	for name, want := range map[string]string{"allocated seconds": "", "energy": "20 s"} {
 		n := slices.IndexFunc(rows, func(row []present.Item) bool { return row[0].Text == name })
-		if n < 0 || rows[n][3].Text != want {
-			t.Errorf("%s is measured for %v, want %q", name, rows, want)
-		}
+		expect.That(t, n >= 0 && rows[n][3].Text == want, "%s is measured for %v, want %q", name, rows, want)
 	}
 }

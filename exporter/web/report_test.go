@@ -40,9 +40,7 @@ func TestReportOfPartition(t *testing.T) {
 	var report present.Report
 	must.Do(t, json.Unmarshal([]byte(body), &report))
 	parent, part := report.Devices[0], report.Devices[1]
-	if parent.State != book.StatePartitioned || !parent.Unlisted || part.Unlisted {
-		t.Errorf("the report says %s", body)
-	}
+	expect.That(t, parent.State == book.StatePartitioned && parent.Unlisted && !part.Unlisted, "the report says %s", body)
 	divided := []present.DividedReport{
 		{Quantity: "power", Source: "a (divided by share)"}, {Quantity: "energy", Source: "a (divided by share)"},
 	}
@@ -57,9 +55,7 @@ func TestReportOfPartition(t *testing.T) {
 	} {
 		_, body := fetch(t, url+"/page/detail?device="+device)
 		for _, want := range wants {
-			if !strings.Contains(body, want) {
-				t.Errorf("the details of %s do not have %q:\n%s", device, want, body)
-			}
+			expect.That(t, strings.Contains(body, want), "the details of %s do not have %q:\n%s", device, want, body)
 		}
 		if n := strings.Count(body, "energy"); device == "part" && n != 1 {
 			t.Errorf("why the energy is absent is said %d times:\n%s", n, body)

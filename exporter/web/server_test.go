@@ -74,9 +74,7 @@ func serving(t *testing.T, latest *exposition.Snapshot, more func(*Config)) *htt
 func fetch(t *testing.T, url string) (status int, body string) {
 	t.Helper()
 	response, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer response.Body.Close()
 	return response.StatusCode, string(must.Get(io.ReadAll(response.Body))(t))
 }
@@ -87,9 +85,8 @@ func TestServerBeforeTheFirstSnapshot(t *testing.T) {
 		"/": 200, "/healthz": 200, "/readyz": 503, "/metrics": 200, "/api/v1/snapshot": 503, "/debug/pprof/": 404,
 		"/none": 404,
 	} {
-		if got, body := fetch(t, server.URL+path); got != want {
-			t.Errorf("%s: status %d, want %d: %s", path, got, want, body)
-		}
+		got, body := fetch(t, server.URL+path)
+		expect.That(t, got == want, "%s: status %d, want %d: %s", path, got, want, body)
 	}
 }
 
@@ -113,10 +110,9 @@ func TestProbesFail(t *testing.T) {
 
 func TestServerEscapesNames(t *testing.T) {
 	server := serving(t, snapshotWithHostileNames(), nil)
-	if _, page := fetch(t, server.URL+"/"); strings.Contains(page, "<script>alert") ||
-		!strings.Contains(page, "alert(1)") {
-		t.Error("the page shows a name as markup, or not at all")
-	}
+	_, page := fetch(t, server.URL+"/")
+	expect.That(t, !strings.Contains(page, "<script>alert") && strings.Contains(page, "alert(1)"),
+		"the page shows a name as markup, or not at all")
 	_, metrics := fetch(t, server.URL+"/metrics")
 	if want := `device="a\"b\\c\n<script>alert(1)</script>"`; !strings.Contains(metrics, want) {
 		t.Errorf("the metrics do not have %s", want)
@@ -147,13 +143,9 @@ func TestTaintsAreShown(t *testing.T) {
 		`<span class="bad" title="maintenance=today:NoExecute (DeviceTaintRule evacuate)">NoExecute</span>`,
 		`<span class="warn" title="worn:NoSchedule (ResourceSlice)">NoSchedule</span>`,
 	} {
-		if !strings.Contains(page, want) {
-			t.Errorf("the page does not show %s", want)
-		}
+		expect.That(t, strings.Contains(page, want), "the page does not show %s", want)
 	}
-	if strings.Contains(page, "preview") {
-		t.Error("the page shows a taint without effect")
-	}
+	expect.That(t, !strings.Contains(page, "preview"), "the page shows a taint without effect")
 	want := []present.TaintReport{
 		{Taint: "worn:NoSchedule", Source: "slice"},
 		{Taint: "maintenance=today:NoExecute", Source: "rule", Rule: "evacuate"},
@@ -167,9 +159,7 @@ func TestTaintsAreShown(t *testing.T) {
 func TestReasonsAreShown(t *testing.T) {
 	reasons := podresources.Reasons()
 	at := time.Unix(1000, 0)
-	a := podresources.Allocation{
-		Claim: podresources.Claim{Namespace: "team", Name: "train"}, Device: jointest.ID("gpu-0"),
-	}
+	a := podresources.Allocation{Claim: podresources.Claim{Namespace: "team", Name: "train"}, Device: jointest.ID("gpu-0")}
 	var want []present.HoldReport
 	for i, reason := range reasons {
 		pod := podresources.Pod{Namespace: "team", Name: fmt.Sprintf("rank-%02d", i)}
@@ -208,9 +198,7 @@ func reportOf(t *testing.T, s *exposition.Snapshot) (report present.Report) {
 func TestPageShowsQuietClaims(t *testing.T) {
 	_, page := fetch(t, serving(t, snapshotWithHostileNames(), nil).URL+"/")
 	for _, want := range []string{">quiet<", "0.5 %", "70 W", "60 s"} {
-		if !strings.Contains(page, want) {
-			t.Errorf("the page does not show %q", want)
-		}
+		expect.That(t, strings.Contains(page, want), "the page does not show %q", want)
 	}
 }
 
@@ -221,30 +209,24 @@ func TestCompression(t *testing.T) {
 		"/metrics": true, "/metrics?name[]=dra_device_info": false, "/healthz": false,
 	} {
 		response, err := http.Get(server.URL + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		body, err := io.ReadAll(response.Body)
 		response.Body.Close()
-		if err != nil || len(body) == 0 || response.Uncompressed != want {
-			t.Errorf("%s: %d bytes, error %v, compressed %v, want %v", path, len(body), err, response.Uncompressed, want)
-		}
+		expect.That(t, err == nil && len(body) != 0 && response.Uncompressed == want,
+			"%s: %d bytes, error %v, compressed %v, want %v", path, len(body), err, response.Uncompressed, want)
 	}
 }
 
 func TestPprofWhenAsked(t *testing.T) {
 	server := serving(t, nil, func(c *Config) { c.Pprof = true })
-	if status, _ := fetch(t, server.URL+"/debug/pprof/"); status != http.StatusOK {
-		t.Errorf("status %d", status)
-	}
+	status, _ := fetch(t, server.URL+"/debug/pprof/")
+	expect.That(t, status == http.StatusOK, "status %d", status)
 }
 
 func TestScrapes(t *testing.T) {
 	scrapes := &Scrapes{}
 	server := serving(t, nil, func(c *Config) { c.Scrapes = scrapes })
-	if scrapes.Next(time.Hour) != nil {
-		t.Error("a scrape is expected though there was none")
-	}
+	expect.That(t, scrapes.Next(time.Hour) == nil, "a scrape is expected though there was none")
 	fetch(t, server.URL+"/metrics")
 	next := scrapes.Next(time.Hour)
 	select {

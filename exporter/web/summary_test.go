@@ -56,15 +56,13 @@ func TestSummary(t *testing.T) {
 	handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "http://node1/api/v1/snapshot", nil))
 	h.Read(jointest.Watts(90))
 	h.Pass(time.Second)
-	if second, _ := get(first.Header().Get("Etag")); second.Code != http.StatusNotModified {
-		t.Errorf("after another reading: status %d", second.Code)
-	}
+	second, _ := get(first.Header().Get("Etag"))
+	expect.That(t, second.Code == http.StatusNotModified, "after another reading: status %d", second.Code)
 	down = driver.ReasonTimeout
 	h.Pass(time.Second)
 	third, got := get(first.Header().Get("Etag"))
-	if third.Code != http.StatusOK || len(got.Down) != 1 || got.Down["nvml"] != driver.ReasonTimeout {
-		t.Errorf("a source is down: status %d, %+v", third.Code, got)
-	}
+	expect.That(t, third.Code == http.StatusOK && len(got.Down) == 1 && got.Down["nvml"] == driver.ReasonTimeout,
+		"a source is down: status %d, %+v", third.Code, got)
 	h.In.View.Allocations = nil
 	h.Pass(time.Second)
 	if fourth, got := get(first.Header().Get("Etag")); fourth.Code != http.StatusOK || len(got.Claims) != 0 ||

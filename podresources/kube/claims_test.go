@@ -21,9 +21,7 @@ import (
 
 func TestRecorded(t *testing.T) {
 	got, rejected, err := ParseClaims(readTestdata(t))
-	if err != nil || len(rejected) > 0 {
-		t.Fatalf("rejected %v, error %v", rejected, err)
-	}
+	must.That(t, err == nil && len(rejected) == 0, "rejected %v, error %v", rejected, err)
 	gpu := func(name string) driver.ID {
 		return driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: name}
 	}
@@ -95,9 +93,7 @@ func TestRecorded(t *testing.T) {
 // same facts as v1.
 func TestVersions(t *testing.T) {
 	want, _, err := ParseClaims(readTestdata(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for _, version := range []string{"v1beta2", "v1beta1", "v1alpha3"} {
 		t.Run(version, func(t *testing.T) {
 			var list map[string]any
@@ -110,13 +106,9 @@ func TestVersions(t *testing.T) {
 				}
 			}
 			data, err := json.Marshal(list)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			got, rejected, err := ParseClaims(data)
-			if err != nil || len(rejected) > 0 {
-				t.Fatalf("rejected %v, error %v", rejected, err)
-			}
+			must.That(t, err == nil && len(rejected) == 0, "rejected %v, error %v", rejected, err)
 			expect.Equal(t, "", want, got)
 		})
 	}
@@ -234,9 +226,7 @@ func TestParseClaims(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, rejected, err := ParseClaims([]byte(tc.data))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			wantRejected := driver.Rejections{}
 			if tc.reason != "" {
 				wantRejected = driver.Rejections{tc.reason: 1}
@@ -277,18 +267,12 @@ func FuzzParseClaims(f *testing.F) {
 			return
 		}
 		got, rejected, err := ParseClaims(data)
-		if err != nil && (got != nil || rejected != nil) {
-			t.Fatal("an error and a result")
-		}
+		must.That(t, err == nil || got == nil && rejected == nil, "an error and a result")
 		for claim, facts := range got {
-			if claim.Name == "" || claim.Namespace == "" {
-				t.Fatalf("claim %+v", claim)
-			}
+			must.That(t, claim.Name != "" && claim.Namespace != "", "claim %+v", claim)
 			for _, r := range facts.Results {
 				for _, a := range r.Consumed {
-					if a.Value < 0 || math.IsNaN(a.Value) || math.IsInf(a.Value, 0) {
-						t.Fatalf("consumed %+v", a)
-					}
+					must.That(t, a.Value >= 0 && !math.IsNaN(a.Value) && !math.IsInf(a.Value, 0), "consumed %+v", a)
 				}
 			}
 		}

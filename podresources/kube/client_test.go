@@ -14,6 +14,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -103,10 +104,7 @@ func TestRedirects(t *testing.T) {
 			t.Errorf("%s: %q, want %q: %v", path, got, want, err)
 		}
 	}
-	if n := stolen.Load(); n > 0 {
-		t.Errorf("another server got the token %d times", n)
-	}
-	if http.DefaultClient.CheckRedirect != nil {
-		t.Error("the client of the whole process has changed")
-	}
+	n := stolen.Load()
+	expect.That(t, n <= 0, "another server got the token %d times", n)
+	expect.That(t, http.DefaultClient.CheckRedirect == nil, "the client of the whole process has changed")
 }

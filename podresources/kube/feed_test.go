@@ -29,9 +29,8 @@ func TestSlicesFollowed(t *testing.T) {
 		c.Put(kubetest.Slices, poolJSON("all", "q", 1, 1, onAll, "c"))
 		c.Put(kubetest.Slices, poolJSON("selected", "r", 1, 1, selects1, "d"))
 		c.Put(kubetest.Slices, poolJSON("elsewhere", "s", 1, 1, selects2, "e"))
-		if _, known := c.node.Inventory(); known {
-			t.Error("slices are known before they were listed")
-		}
+		_, known := c.node.Inventory()
+		expect.That(t, !known, "slices are known before they were listed")
 		c.follow(t)
 		c.wantDevices(t, "p/a", "q/c", "r/d")
 
@@ -48,9 +47,7 @@ func TestSlicesFollowed(t *testing.T) {
 		if usage := c.Usage(); usage.Watches != 6 || usage.Events != before {
 			t.Errorf("the next watches were sent %d events: %+v", usage.Events-before, usage)
 		}
-		if got := c.state(SourceSlices); got != "up" {
-			t.Errorf("slices are %s", got)
-		}
+		expect.Is(t, c.state(SourceSlices), "up", "slices")
 	})
 }
 
@@ -72,9 +69,8 @@ func TestGenerations(t *testing.T) {
 		c.Delete(kubetest.Slices, "", "s2")
 		c.Put(kubetest.Slices, poolJSON("new", "p", 3, 2, onNode1, "y"))
 		c.wantDevices(t, "p/b", "p/y")
-		if got := c.node.Rejected(SourceSlices); len(got) > 0 {
-			t.Errorf("rejected %v", got)
-		}
+		got := c.node.Rejected(SourceSlices)
+		expect.That(t, len(got) == 0, "rejected %v", got)
 	})
 }
 
@@ -98,9 +94,7 @@ func TestWatchExpires(t *testing.T) {
 		c.Fail(nil)
 		time.Sleep(2 * time.Minute)
 		c.wantDevices(t, "p/b")
-		if got := c.state(SourceSlices); got != "up" {
-			t.Errorf("slices are %s", got)
-		}
+		expect.Is(t, c.state(SourceSlices), "up", "slices")
 	})
 }
 
@@ -124,9 +118,8 @@ func TestWatchGoesOn(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		// 1, 2, 4, … 60 s: 15 attempts of each of the two halves in 10 minutes.
-		if n := c.counts["slices server_error"]; n < 20 || n > 40 {
-			t.Errorf("%d attempts while the server was away: %v", n, c.counts)
-		}
+		n := c.counts["slices server_error"]
+		expect.That(t, n >= 20 && n <= 40, "%d attempts while the server was away: %v", n, c.counts)
 	})
 }
 
@@ -144,9 +137,7 @@ func TestWatchForbidden(t *testing.T) {
 		c.follow(t)
 		time.Sleep(time.Minute)
 		c.wantDevices(t, "p/a")
-		if got := c.state(SourceSlices); got != "forbidden" {
-			t.Errorf("slices are %s, want forbidden", got)
-		}
+		expect.Is(t, c.state(SourceSlices), "forbidden", "slices")
 	})
 }
 
@@ -216,9 +207,8 @@ func TestWatchesThatFail(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				f.run(ctx)
-				if requests < 4 || requests > 20 || (failures > 0) != tc.reports {
-					t.Errorf("%d requests and %d failures in a minute", requests, failures)
-				}
+				expect.That(t, requests >= 4 && requests <= 20 && (failures > 0) == tc.reports,
+					"%d requests and %d failures in a minute", requests, failures)
 			})
 		})
 	}
@@ -256,9 +246,8 @@ func TestListFollowsAnOutage(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), outage+time.Minute)
 				defer cancel()
 				f.run(ctx)
-				if len(sets) < 2 || sets[0] != 0 || sets[1] < outage || failures < 10 || failures > 100 {
-					t.Errorf("complete sets of objects at %v, %d failures", sets, failures)
-				}
+				expect.That(t, len(sets) >= 2 && sets[0] == 0 && sets[1] >= outage && failures >= 10 && failures <= 100,
+					"complete sets of objects at %v, %d failures", sets, failures)
 			})
 		})
 	}
@@ -278,13 +267,10 @@ func TestMalformedLists(t *testing.T) {
 		f.fill = func() (func(json.RawMessage), func(time.Time)) {
 			return func(json.RawMessage) {}, func(time.Time) { t.Errorf("%.50q replaces what was known", answer) }
 		}
-		if err := f.once(t.Context()); err == nil || driver.ReasonOf(err) == "" {
-			t.Errorf("error of %.50q: %v", answer, err)
-		}
+		err := f.once(t.Context())
+		expect.That(t, err != nil && driver.ReasonOf(err) != "", "error of %.50q: %v", answer, err)
 	}
-	if failures != len(all) {
-		t.Errorf("%d failures are reported", failures)
-	}
+	expect.Is(t, failures, len(all), "failures are reported")
 }
 
 // The Book gets a list of the pods with the time of its request, and changes with the time of their
@@ -318,9 +304,8 @@ func TestPodsFollowed(t *testing.T) {
 		c.Delete(kubetest.Pods, "ns", "mine")
 		delete(want, "uid-mine")
 		check("deleted")
-		if len(c.book.listed) != 1 || !c.book.listed[0].Equal(asked) || !c.book.changed.Equal(time.Now()) {
-			t.Errorf("listed at %v, and changed at %v", c.book.listed, c.book.changed)
-		}
+		expect.That(t, len(c.book.listed) == 1 && c.book.listed[0].Equal(asked) && c.book.changed.Equal(time.Now()),
+			"listed at %v, and changed at %v", c.book.listed, c.book.changed)
 	})
 }
 
@@ -331,9 +316,7 @@ func TestListIsOfItsFirstPage(t *testing.T) {
 		begun, failures := time.Now(), 0
 		f := testFeed(func(_ context.Context, query url.Values) (io.ReadCloser, error) {
 			time.Sleep(3 * time.Second)
-			if query.Has("resourceVersion") || query.Get("limit") == "" {
-				t.Errorf("asked for %v", query)
-			}
+			expect.That(t, !query.Has("resourceVersion") && query.Get("limit") != "", "asked for %v", query)
 			if query.Get("continue") == "" {
 				return io.NopCloser(strings.NewReader(`{"metadata":{"resourceVersion":"5","continue":"x"},"items":[{}]}`)), nil
 			}
@@ -345,9 +328,8 @@ func TestListIsOfItsFirstPage(t *testing.T) {
 			return func(json.RawMessage) { objects++ }, func(at time.Time) { asked = at }
 		}
 		err := f.once(t.Context())
-		if err != nil || !asked.Equal(begun) || time.Since(begun) != 6*time.Second || objects != 2 {
-			t.Errorf("asked for %v after the list began, %d objects, error %v", asked.Sub(begun), objects, err)
-		}
+		expect.That(t, err == nil && asked.Equal(begun) && time.Since(begun) == 6*time.Second && objects == 2,
+			"asked for %v after the list began, %d objects, error %v", asked.Sub(begun), objects, err)
 	})
 }
 
@@ -364,20 +346,15 @@ func TestServerWithoutStreams(t *testing.T) {
 		asked := time.Now()
 		c.follow(t)
 		synctest.Wait()
-		if got := len(c.devices()); got != 2*slicePageSize+1 {
-			t.Errorf("%d devices", got)
-		}
+		expect.Is(t, len(c.devices()), 2*slicePageSize+1, "devices")
 		c.Put(kubetest.Slices, poolJSON("s0", "s0", 2, 1, onNode1, "a", "b"))
 		synctest.Wait()
-		if got := len(c.devices()); got != 2*slicePageSize+2 {
-			t.Errorf("%d devices after a change", got)
-		}
+		expect.Is(t, len(c.devices()), 2*slicePageSize+2, "devices after a change")
 		if len(c.book.listed) != 1 || !c.book.listed[0].Equal(asked) || len(c.book.bound()) != 1 {
 			t.Errorf("pods listed at %v: %v", c.book.listed, c.book.bound())
 		}
-		if usage := c.Usage(); usage.Lists != 5 || usage.Watches != 3 || usage.Streamed != 0 {
-			t.Errorf("%+v", usage)
-		}
+		usage := c.Usage()
+		expect.That(t, usage.Lists == 5 && usage.Watches == 3 && usage.Streamed == 0, "%+v", usage)
 		for _, source := range []string{SourceSlices, SourcePods} {
 			if c.state(source) != "up" || len(c.counts) != 2 {
 				t.Errorf("%s is %s: %v", source, c.state(source), c.counts)

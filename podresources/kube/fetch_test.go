@@ -36,9 +36,7 @@ func TestClaims(t *testing.T) {
 			}
 		}
 		expect.Equal(t, "", want, c.book.known())
-		if got := c.Usage().Gets; got != 3 {
-			t.Errorf("%d gets for 3 claims", got)
-		}
+		expect.Is(t, c.Usage().Gets, 3, "gets for 3 claims")
 		// An hour of the same answers each second: 5 s, 10 s, … 10 min for each claim.
 		for range 3600 {
 			time.Sleep(time.Second)
@@ -96,9 +94,8 @@ func TestClaimOfChangingPods(t *testing.T) {
 			c.want(allocation("c", "a", fmt.Sprint("pod", i)))
 			time.Sleep(time.Second)
 		}
-		if got := c.Usage().Gets; got < 60 || got > 150 {
-			t.Errorf("%d gets in ten minutes", got)
-		}
+		got := c.Usage().Gets
+		expect.That(t, got >= 60 && got <= 150, "%d gets in ten minutes", got)
 	})
 }
 
@@ -111,9 +108,7 @@ func TestPending(t *testing.T) {
 		claim := podresources.Claim{Namespace: "ns", Name: "c"}
 		want := func(what string, pending bool) {
 			t.Helper()
-			if got := c.node.Pending(claim); got != pending {
-				t.Errorf("%s: pending is %v", what, got)
-			}
+			expect.Is(t, c.node.Pending(claim), pending, "%s: pending", what)
 		}
 		list := func(device string) {
 			c.want(allocation("c", device, "pod"))
@@ -151,9 +146,7 @@ func TestWaitIsBounded(t *testing.T) {
 		defer cancel()
 		begun := time.Now()
 		c.node.Wait(ctx)
-		if waited := time.Since(begun); waited != 200*time.Millisecond {
-			t.Errorf("waited for %v", waited)
-		}
+		expect.Is(t, time.Since(begun), 200*time.Millisecond, "waited for")
 		time.Sleep(30 * time.Second) // now the failure is known
 		begun = time.Now()
 		c.node.Wait(t.Context())
@@ -180,8 +173,6 @@ func TestClaimBudget(t *testing.T) {
 			t.Errorf("%d gets in 10 s", got)
 		}
 		time.Sleep(time.Minute)
-		if got := len(c.book.known()); got != 500 {
-			t.Errorf("%d of 500 claims are known after a minute", got)
-		}
+		expect.Is(t, len(c.book.known()), 500, "of 500 claims are known after a minute")
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A pod object either is counted as rejected or has a name, facts within their bounds, and labels
@@ -42,17 +43,13 @@ func FuzzPod(f *testing.F) {
 			now: time.Now, selection: selection, rejected: func(r driver.Reason) { reasons = append(reasons, r) },
 		}
 		facts, ok := feed.parse(data)
-		if ok != (len(reasons) == 0) || len(reasons) > 1 {
-			t.Fatalf("used: %v, rejected for %q", ok, reasons)
-		}
+		must.That(t, ok == (len(reasons) == 0) && len(reasons) <= 1, "used: %v, rejected for %q", ok, reasons)
 		if !ok {
 			return
 		}
 		texts := append([]string{facts.Pod.Namespace, facts.Pod.Name, facts.UID}, facts.Meta.Labels...)
 		for i, text := range append(texts, facts.Meta.OwnerKind, facts.Meta.OwnerName) {
-			if i < 3 && text == "" || len(text) > 512 || !utf8.ValidString(text) {
-				t.Fatalf("text %q of %q", text, texts)
-			}
+			must.That(t, (i >= 3 || text != "") && len(text) <= 512 && utf8.ValidString(text), "text %q of %q", text, texts)
 		}
 		if len(facts.Meta.Labels) != 4 || strings.ContainsAny(facts.UID, "/.") || len(facts.Claims) > 256 ||
 			facts.Running < 0 || facts.Running > 0 && !facts.Started {

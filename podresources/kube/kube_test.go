@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -202,13 +201,10 @@ func TestFaults(t *testing.T) {
 					if source == SourceClaims && fault == kubetest.Broken {
 						state = "up" // a response that is not a claim counts as a malformed claim
 					}
-					if got := c.state(source); got != state {
-						t.Errorf("%s: %s, want %s", source, got, state)
-					}
+					expect.Is(t, c.state(source), state, "%s", source)
 				}
-				if usage := c.Usage(); usage.Requests > 60 {
-					t.Errorf("%d requests in 30 s", usage.Requests)
-				}
+				usage := c.Usage()
+				expect.That(t, usage.Requests <= 60, "%d requests in 30 s", usage.Requests)
 				c.Fail(nil)
 				time.Sleep(6 * time.Minute)
 				c.wantDevices(t, "p/a")
@@ -234,9 +230,7 @@ func TestVersionsNegotiated(t *testing.T) {
 		c.Serve()
 		c.follow(t)
 		time.Sleep(10 * time.Minute)
-		if got := c.state(SourceSlices); got != "absent" {
-			t.Errorf("slices are %s, want absent", got)
-		}
+		expect.Is(t, c.state(SourceSlices), "absent", "slices")
 		for _, upgrade := range []struct {
 			serves []string
 			want   string
@@ -254,12 +248,8 @@ func TestVersionsNegotiated(t *testing.T) {
 				time.Sleep(90 * time.Minute)
 			}
 			c.wantDevices(t, "p/a")
-			if got := c.node.versions.known(); got != upgrade.want {
-				t.Errorf("of %v it uses %s, want %s", upgrade.serves, got, upgrade.want)
-			}
-			if got := c.state(SourceSlices); got != "up" {
-				t.Errorf("%v: slices are %s", upgrade.serves, got)
-			}
+			expect.Is(t, c.node.versions.known(), upgrade.want, "of %v it uses", upgrade.serves)
+			expect.Is(t, c.state(SourceSlices), "up", "%v: slices", upgrade.serves)
 		}
 	})
 }
@@ -276,9 +266,7 @@ func TestCheck(t *testing.T) {
 			return kubetest.None
 		})
 		got := c.node.Check(t.Context(), func() holders.Wanted {
-			if len(c.book.bound()) != 1 {
-				t.Error("the pods are not listed before the wanted claims are determined")
-			}
+			expect.That(t, len(c.book.bound()) == 1, "the pods are not listed before the wanted claims are determined")
 			return c.book.wanted([]podresources.Allocation{allocation("c", "a", "pod")}, nil)
 		})
 		if len(got) != 4 || got[0].Text != "resource.k8s.io/v1: 1 devices of this node" || got[0].Err != nil ||
@@ -297,22 +285,12 @@ func TestNoCluster(t *testing.T) {
 	if _, err := NewClient("/does/not/exist", "test"); err == nil || errors.Is(err, ErrNoCluster) {
 		t.Errorf("error %v, want that the file is not there", err)
 	}
-	file := t.TempDir() + "/config"
-	server, err := kubetest.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	must.Do(t, os.WriteFile(file, server.Kubeconfig(), 0o600))
+	server, file := kubetest.New(t)
 	client, err := NewClient(file, "test")
-	if err != nil || client.Host() != server.URL() {
-		t.Fatalf("host %v, error %v", client, err)
-	}
+	must.That(t, err == nil && client.Host() == server.URL(), "host %v, error %v", client, err)
 	defer client.rest.Client.CloseIdleConnections()
 	body, err := client.Get(t.Context(), podsPath, url.Values{"fieldSelector": {podSelector("node1")}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer body.Close()
 	if _, err := decodePage(body, maxList); err != nil {
 		t.Error(err)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 const selectsLabel = `"nodeSelector":{"nodeSelectorTerms":[` +
@@ -24,9 +25,7 @@ func TestNodeLabels(t *testing.T) {
 		c.follow(t)
 		c.wantDevices(t, "p/a")
 		time.Sleep(time.Hour)
-		if got := c.Usage().Gets; got != 0 {
-			t.Errorf("%d gets, and no slice selects by labels", got)
-		}
+		expect.Is(t, c.Usage().Gets, 0, "gets, and no slice selects by labels")
 		c.Put(kubetest.Slices, poolJSON("net", "q", 1, 1, selectsLabel, "far"))
 		c.wantDevices(t, "p/a", "q/far") // the labels are asked for, and the slices listed again
 		c.Put(kubetest.Nodes, nodeJSON("b"))
@@ -57,12 +56,8 @@ func TestNodeLabelsForbidden(t *testing.T) {
 		c.wantDevices(t, "p/a")
 		time.Sleep(time.Hour)
 		c.wantDevices(t, "p/a")
-		if got := c.state(SourceSlices); got != "up" {
-			t.Errorf("slices are %s", got)
-		}
-		if got := c.node.Rejected(SourceSlices)["node_selector_labels"]; got != 1 {
-			t.Errorf("%d devices are counted", got)
-		}
+		expect.Is(t, c.state(SourceSlices), "up", "slices")
+		expect.Is(t, c.node.Rejected(SourceSlices)["node_selector_labels"], 1, "devices are counted")
 		if got := c.Usage().Requests; got > 80 { // 36 of them open watches again
 			t.Errorf("%d requests in an hour", got)
 		}

@@ -95,9 +95,8 @@ func TestDeletedClaim(t *testing.T) {
 		deleted := time.Now()
 		facts, _ := ask("a")
 		asked := c.book.deleted[claimOfName("c")]
-		if !facts.Deleted || facts.ReservedFor("a") || len(facts.Results) != 1 || !asked.After(deleted) {
-			t.Errorf("after it was deleted: %+v, asked for %v later", facts, asked.Sub(deleted))
-		}
+		expect.That(t, facts.Deleted && !facts.ReservedFor("a") && len(facts.Results) == 1 && asked.After(deleted),
+			"after it was deleted: %+v, asked for %v later", facts, asked.Sub(deleted))
 		c.Put(kubetest.Claims, reservedJSON("c", "y", "b"))
 		if facts, _ = ask("b"); facts.Deleted || !facts.ReservedFor("b") || facts.Results[0].Device.Device != "y" {
 			t.Errorf("made again: %+v", facts)
@@ -127,9 +126,7 @@ func TestPodLookedUp(t *testing.T) {
 		c.node.Want(wanted)
 		time.Sleep(2 * time.Second)
 		c.node.Want(wanted)
-		if got := c.Usage().Gets; got != 0 {
-			t.Errorf("%d gets before the time", got)
-		}
+		expect.Is(t, c.Usage().Gets, 0, "gets before the time")
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
 		want := map[string]podresources.PodFacts{"u": {
@@ -146,9 +143,7 @@ func TestPodLookedUp(t *testing.T) {
 		c.node.Want(wanted) // by what was known before
 		c.node.Want(holders.Wanted{})
 		time.Sleep(time.Hour)
-		if got := c.Usage().Gets; got != 1 {
-			t.Errorf("%d gets", got)
-		}
+		expect.Is(t, c.Usage().Gets, 1, "gets")
 		// One that was deleted or replaced meanwhile is not requested each second, nor is one whose
 		// answer does not suffice.
 		for range 600 {
@@ -191,8 +186,7 @@ func TestLookupBudget(t *testing.T) {
 		c.node.Want(wanted)
 		time.Sleep(10 * time.Second)
 		got := claims.Load() + pods.Load()
-		if got < 100 || got > fetchBurst+10*fetchRate+fetchAtOnce || claims.Load() < 10 || pods.Load() < 10 {
-			t.Errorf("%d gets of claims and %d of pods in 10 s", claims.Load(), pods.Load())
-		}
+		expect.That(t, got >= 100 && got <= fetchBurst+10*fetchRate+fetchAtOnce && claims.Load() >= 10 && pods.Load() >= 10,
+			"%d gets of claims and %d of pods in 10 s", claims.Load(), pods.Load())
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -74,9 +75,8 @@ func (h *hostile) load(t testing.TB) (peak, kept int64, node *Node) {
 		}
 	}
 	node = NewNode(Config{API: h, Name: "node1", Now: time.Now, LeftOut: func(string) {}})
-	if finding := node.checkSlices(t.Context()); finding.Err != nil {
-		t.Fatal(finding.Err)
-	}
+	finding := node.checkSlices(t.Context())
+	must.That(t, finding.Err == nil, "%v", finding.Err)
 	kept = liveHeap() - before
 	return max(peak, kept), kept, node
 }
@@ -142,9 +142,8 @@ func TestMemoryOfSlices(t *testing.T) {
 			peak, kept, node := h.load(t)
 			devices, known := node.Inventory()
 			t.Logf("%d MiB at most, %d MiB in the end, %d devices", peak>>20, kept>>20, len(devices))
-			if peak > 32<<20 {
-				t.Errorf("%d slices take %d MiB at most, and %d MiB when they are known", 2*h.slices, peak>>20, kept>>20)
-			}
+			expect.That(t, peak <= 32<<20,
+				"%d slices take %d MiB at most, and %d MiB when they are known", 2*h.slices, peak>>20, kept>>20)
 			if offered := 2 * h.slices * 128; !known || len(devices) < min(offered, 4000) {
 				t.Errorf("%d devices of %d are known", len(devices), offered)
 			} else if left := node.Rejected(SourceSlices)[driver.ReasonTooManyDevices]; left != offered-len(devices) {
@@ -182,9 +181,8 @@ func TestSlicesOfOneDriver(t *testing.T) {
 		}
 		expect.Equal(t, "warned of", []string{"hostile.test"}, c.cut)
 		kept := c.node.slices.halves[ownSlices]
-		if len(kept.drivers) != 2 || kept.bytes != kept.drivers["hostile.test"]+kept.drivers["small.test"] {
-			t.Errorf("%d bytes are counted: %v", kept.bytes, kept.drivers)
-		}
+		expect.That(t, len(kept.drivers) == 2 && kept.bytes == kept.drivers["hostile.test"]+kept.drivers["small.test"],
+			"%d bytes are counted: %v", kept.bytes, kept.drivers)
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -46,9 +47,7 @@ func (c *cluster) wantNominated(t *testing.T, uids ...string) {
 		t.Errorf("pods that wait to be bound: %v, want %v", got, uids)
 	}
 	for uid, pod := range c.book.nominated {
-		if !pod.Nominated {
-			t.Errorf("%s is not marked as nominated", uid)
-		}
+		expect.That(t, pod.Nominated, "%s is not marked as nominated", uid)
 	}
 }
 
@@ -63,9 +62,7 @@ func TestNominatedPods(t *testing.T) {
 		c.Put(kubetest.Pods, nominatedJSON("bound", "node1", "node1"))
 		time.Sleep(time.Hour)
 		c.wantNominated(t)
-		if got := c.Usage().Requests; got != 0 {
-			t.Errorf("%d requests before a device has binding conditions", got)
-		}
+		expect.Is(t, c.Usage().Requests, 0, "requests before a device has binding conditions")
 		needed.Store(true)
 		time.Sleep(neededAfter)
 		c.wantNominated(t, "uid-a")
@@ -76,17 +73,14 @@ func TestNominatedPods(t *testing.T) {
 		time.Sleep(time.Second)
 		c.Put(kubetest.Pods, nominatedJSON("a", "node1", "node1"))
 		c.wantNominated(t, "uid-b")
-		if len(c.book.waiting) != 1 || !c.book.waiting[0].Equal(listed) || !c.book.changed.Equal(time.Now()) {
-			t.Errorf("listed at %v, and changed at %v", c.book.waiting, c.book.changed)
-		}
+		expect.That(t, len(c.book.waiting) == 1 && c.book.waiting[0].Equal(listed) && c.book.changed.Equal(time.Now()),
+			"listed at %v, and changed at %v", c.book.waiting, c.book.changed)
 		c.Delete(kubetest.Pods, "ns", "b")
 		c.wantNominated(t)
 		if len(c.book.bound()) > 0 {
 			t.Errorf("bound: %v", c.book.bound())
 		}
-		if got := c.state(SourceNominated); got != "up" {
-			t.Errorf("the source is %s", got)
-		}
+		expect.Is(t, c.state(SourceNominated), "up", "the source")
 	})
 }
 
@@ -122,9 +116,8 @@ func TestNominatedPodsForbidden(t *testing.T) {
 		time.Sleep(time.Hour)
 		c.wantNominated(t)
 		c.wantState(t, SourceNominated, "not used: forbidden")
-		if n := c.Usage().Requests; n < 5 || n > 7 {
-			t.Errorf("%d requests in an hour", n)
-		}
+		n := c.Usage().Requests
+		expect.That(t, n >= 5 && n <= 7, "%d requests in an hour", n)
 		c.Fail(nil)
 		time.Sleep(optionalAfter)
 		c.wantNominated(t, "uid-a")
@@ -153,12 +146,9 @@ func TestCostOfNominatedPods(t *testing.T) {
 	alone, beside := usage(0), usage(1000)
 	beside.Bytes = beside.Bytes / 1000 * 1000 // resource versions have more digits
 	alone.Bytes = alone.Bytes / 1000 * 1000
-	if alone != beside {
-		t.Errorf("alone: %+v; beside 1000 pods that wait for another node: %+v", alone, beside)
-	}
+	expect.That(t, alone == beside, "alone: %+v; beside 1000 pods that wait for another node: %+v", alone, beside)
 	readme := must.Get(os.ReadFile("../README.md"))(t)
 	figures := fmt.Sprintf("%d requests and %d kB more an hour", alone.Requests, alone.Bytes/1000)
-	if !strings.Contains(strings.Join(strings.Fields(string(readme)), " "), figures) {
-		t.Errorf("README does not say %q", figures)
-	}
+	expect.That(t, strings.Contains(strings.Join(strings.Fields(string(readme)), " "), figures),
+		"README does not say %q", figures)
 }

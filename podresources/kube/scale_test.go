@@ -11,6 +11,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -111,18 +112,15 @@ func loadCluster(s *kubetest.Server, nodes, claims int) ([]podresources.Allocati
 func TestCostIsTheNodesAlone(t *testing.T) {
 	firstAlone, secondAlone := cost(t, 1, 16)
 	first, second := cost(t, 5000, 100_000)
-	if firstAlone != first || secondAlone != second {
-		t.Errorf("alone: %+v, then %+v; in a large cluster: %+v, then %+v", firstAlone, secondAlone, first, second)
-	}
+	expect.That(t, firstAlone == first && secondAlone == second,
+		"alone: %+v, then %+v; in a large cluster: %+v, then %+v", firstAlone, secondAlone, first, second)
 	readme := must.Get(os.ReadFile("../README.md"))(t)
 	figures := fmt.Sprintf("%d requests and %d kB in its first hour, then %d requests and %d kB an hour",
 		first.Requests, (first.Bytes+500)/1000, second.Requests, (second.Bytes+500)/1000)
-	if !strings.Contains(strings.Join(strings.Fields(string(readme)), " "), figures) {
-		t.Errorf("README does not say %q: %+v, then %+v", figures, first, second)
-	}
-	if first.Open != 4 || first.Streamed != 4 || first.Lists != 0 || second.Streamed != 4 {
-		t.Errorf("the first hour: %+v, the second one: %+v", first, second)
-	}
+	expect.That(t, strings.Contains(strings.Join(strings.Fields(string(readme)), " "), figures),
+		"README does not say %q: %+v, then %+v", figures, first, second)
+	expect.That(t, first.Open == 4 && first.Streamed == 4 && first.Lists == 0 && second.Streamed == 4,
+		"the first hour: %+v, the second one: %+v", first, second)
 }
 
 // DeviceTaintRules are watched by every node. Each costs a node its size once, and again when it

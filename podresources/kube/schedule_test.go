@@ -12,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // putClaims makes claims of one device each, and returns what the kubelet lists of them.
@@ -43,9 +44,7 @@ func TestOutage(t *testing.T) {
 		held := c.putClaims("old", claims)
 		c.running.Go(func() { c.node.FollowClaims(t.Context()) })
 		c.wantFor(time.Minute, held)
-		if got := len(c.book.known()); got != claims {
-			t.Errorf("%d of %d claims are known after a minute", got, claims)
-		}
+		expect.Is(t, len(c.book.known()), claims, "claims are known after a minute")
 		c.Fail(func(string, bool) kubetest.Fault { return kubetest.Unavailable })
 		before := c.Usage().Requests
 		c.wantFor(outage/2, held)
@@ -55,9 +54,7 @@ func TestOutage(t *testing.T) {
 		if got := c.Usage().Requests - before; got < 15 || got > 16*fetchAtOnce {
 			t.Errorf("%d requests while the server was away", got)
 		}
-		if c.node.Pending(held[0].Claim) {
-			t.Error("a new claim is pending while the server is away")
-		}
+		expect.That(t, !c.node.Pending(held[0].Claim), "a new claim is pending while the server is away")
 
 		var mu sync.Mutex
 		var order []podresources.Claim // in which claims are read for the first time
@@ -76,9 +73,8 @@ func TestOutage(t *testing.T) {
 				last = i
 			}
 		}
-		if len(order) != len(held) || last >= fetchBurst+fetchAtOnce+10 {
-			t.Errorf("%d claims were read, the last new one as the %d.", len(order), last+1)
-		}
+		expect.That(t, len(order) == len(held) && last < fetchBurst+fetchAtOnce+10,
+			"%d claims were read, the last new one as the %d.", len(order), last+1)
 	})
 }
 
@@ -97,9 +93,8 @@ func TestFailingClaim(t *testing.T) {
 		}
 		c.mu.Unlock()
 		// After 5, 10, 20, … 320 s.
-		if got := c.Usage().Gets; got < 20*7+14 || got > 20*8+20 {
-			t.Errorf("%d gets in ten minutes", got)
-		}
+		got := c.Usage().Gets
+		expect.That(t, got >= 20*7+14 && got <= 20*8+20, "%d gets in ten minutes", got)
 		held = slices.Concat(c.putClaims("new", 1), held)
 		c.wantFor(2*firstDelay, held)
 		if _, known := c.book.known()[claimOfName("new0")]; !known || len(c.book.known()) != 21 {
@@ -119,12 +114,8 @@ func TestBookAsksBack(t *testing.T) {
 		c.wantFor(2*time.Second, held[:1])
 		c.wantFor(forgetAfter+2*time.Second, held[1:])
 		// The answer is expected until it is recorded.
-		if len(pending) < 3 || !pending[0] || pending[len(pending)-1] {
-			t.Errorf("pending: %v", pending)
-		}
-		if !slices.Equal(c.book.forgotten, []podresources.Claim{held[0].Claim}) {
-			t.Errorf("forgotten: %v", c.book.forgotten)
-		}
+		expect.That(t, len(pending) >= 3 && pending[0] && !pending[len(pending)-1], "pending: %v", pending)
+		expect.That(t, slices.Equal(c.book.forgotten, []podresources.Claim{held[0].Claim}), "forgotten: %v", c.book.forgotten)
 	})
 }
 
@@ -142,9 +133,7 @@ func TestChangeDuringRequest(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		c.want(allocation("c0", "c-0", "third"))
 		time.Sleep(500*time.Millisecond + firstRefresh + 2*time.Second)
-		if got := c.Usage().Gets - before; got != 2 {
-			t.Errorf("%d gets after two changes of its pods", got)
-		}
+		expect.Is(t, c.Usage().Gets-before, 2, "gets after two changes of its pods")
 		c.node.Want(c.book.wanted(nil, nil))
 		time.Sleep(time.Hour)
 		if got := c.Usage().Gets - before; got != 2 {
@@ -171,9 +160,7 @@ func TestReadBeforeAllocated(t *testing.T) {
 		}
 		c.Put(kubetest.Claims, claimJSON("c", "x"))
 		wanted(held)
-		if !c.node.Pending(claim) {
-			t.Error("the claim is not pending")
-		}
+		expect.That(t, c.node.Pending(claim), "the claim is not pending")
 		time.Sleep(100 * time.Millisecond)
 		wanted(held)
 		if facts := c.book.known()[claim]; len(facts.Results) != 1 || !facts.Results[0].Admin {
@@ -217,9 +204,8 @@ func TestNewClaimsFirst(t *testing.T) {
 		c.wantFor(30*time.Second, held) // now 300 are read again, 10 a second
 		held = slices.Concat(c.putClaims("new", 1), held)
 		c.wantFor(2*time.Second, held)
-		if _, known := c.book.known()[claimOfName("new0")]; !known {
-			t.Error("a new claim is not known after 2 s")
-		}
+		_, known := c.book.known()[claimOfName("new0")]
+		expect.That(t, known, "a new claim is not known after 2 s")
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // withStatus returns a claim of device x, and of share s of it, with these statuses.
@@ -53,9 +54,7 @@ func TestDeviceStatus(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, rejected, err := ParseClaims([]byte(withStatus(tc.statuses...)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			id := driver.ID{Driver: "d.test", Pool: "p", Device: "x"}
 			want := []podresources.ClaimResult{
 				{Device: id, Request: "r", DeviceClass: "class", Conditions: tc.conditions[0], Network: tc.network},

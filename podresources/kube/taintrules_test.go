@@ -39,9 +39,7 @@ func (c *cluster) wantRules(t *testing.T, names ...string) {
 
 func (c *cluster) wantState(t *testing.T, source, want string) {
 	t.Helper()
-	if got := c.state(source); got != want {
-		t.Errorf("%s: %s, want %s", source, got, want)
-	}
+	expect.Is(t, c.state(source), want, "%s", source)
 }
 
 func TestTaintRulesFollowed(t *testing.T) {
@@ -55,9 +53,7 @@ func TestTaintRulesFollowed(t *testing.T) {
 		before := c.node.TaintRules()
 		c.Put(kubetest.TaintRules, ruleJSON("a", "x", "1 pod left"))
 		synctest.Wait()
-		if after := c.node.TaintRules(); &after[0] != &before[0] {
-			t.Error("a change of a status made the rules again")
-		}
+		expect.That(t, &c.node.TaintRules()[0] == &before[0], "a change of a status made the rules again")
 		c.Put(kubetest.TaintRules, ruleJSON("c", "y", ""))
 		c.Put(kubetest.TaintRules, []byte(`{"metadata":{"name":"b"},"spec":{"taint":7}}`))
 		c.wantRules(t, "a", "c")
@@ -74,9 +70,7 @@ func TestTooManyTaintRules(t *testing.T) {
 	for i := range maxTaintRules + 2 {
 		s.update(ruleJSON(fmt.Sprint("rule-", i), "x", ""), false)
 	}
-	if n := len(s.all()); n != maxTaintRules {
-		t.Errorf("%d rules are kept", n)
-	}
+	expect.Is(t, len(s.all()), maxTaintRules, "rules are kept")
 	expect.Equal(t, "rejected", driver.Rejections{driver.ReasonTooManyTaintRules: 2}, s.rejections())
 }
 
@@ -98,9 +92,8 @@ func TestTaintRulesForbidden(t *testing.T) {
 		c.wantRules(t)
 		c.wantState(t, SourceTaintRules, "not used: forbidden")
 		c.wantState(t, SourceSlices, "up")
-		if n := c.counts["taintrules not used"]; n < 5 || n > 7 || c.counts["taintrules forbidden"] > 0 {
-			t.Errorf("in an hour: %v", c.counts)
-		}
+		n := c.counts["taintrules not used"]
+		expect.That(t, n >= 5 && n <= 7 && c.counts["taintrules forbidden"] <= 0, "in an hour: %v", c.counts)
 		c.Fail(nil)
 		time.Sleep(optionalAfter)
 		c.wantRules(t, "a")
@@ -126,9 +119,8 @@ func TestTaintRulesNegotiated(t *testing.T) {
 		c.wantState(t, SourceSlices, "up")
 		requests := c.Usage().Requests
 		time.Sleep(time.Hour)
-		if n := c.Usage().Requests - requests; n > 60 {
-			t.Errorf("%d requests in an hour", n)
-		}
+		n := c.Usage().Requests - requests
+		expect.That(t, n <= 60, "%d requests in an hour", n)
 
 		c.Serve("v1", "v1beta1", "v1alpha3") // the alpha is switched on
 		time.Sleep(90 * time.Minute)
@@ -190,9 +182,7 @@ func TestCheckTaintRules(t *testing.T) {
 				return kubetest.None
 			})
 			got := c.node.checkTaintRules(t.Context())
-			if !strings.HasPrefix(got.Text, tc.want) || reasonOf(got.Err) != tc.err {
-				t.Errorf("%+v: %+v", tc, got)
-			}
+			expect.That(t, strings.HasPrefix(got.Text, tc.want) && reasonOf(got.Err) == tc.err, "%+v: %+v", tc, got)
 		}
 	})
 }

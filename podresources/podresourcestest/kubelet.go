@@ -159,9 +159,7 @@ func (k *Kubelet) Script(steps ...Step) {
 func (k *Kubelet) Offer(resource string, ids ...string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	offered := &v1.AllocatableResourcesResponse{
-		Devices: []*v1.ContainerDevices{{ResourceName: resource, DeviceIds: ids}},
-	}
+	offered := &v1.AllocatableResourcesResponse{Devices: []*v1.ContainerDevices{{ResourceName: resource, DeviceIds: ids}}}
 	for _, d := range k.offered.GetDevices() {
 		if d.ResourceName != resource {
 			offered.Devices = append(offered.Devices, d)

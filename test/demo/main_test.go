@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
@@ -32,9 +33,8 @@ func runDemoTo(ctx context.Context, t *testing.T, stdout io.Writer, args ...stri
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	var errs strings.Builder
 	status = run(ctx, append([]string{"--listen=" + live.FreeAddress(t)}, args...), stdout, &errs)
-	if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
-	}
+	left, err := os.ReadDir(temporary)
+	expect.That(t, err == nil && len(left) == 0, "left behind: %v, %v", left, err)
 	return status, errs.String()
 }
 
@@ -42,17 +42,13 @@ func runDemoTo(ctx context.Context, t *testing.T, stdout io.Writer, args ...stri
 // and real files.
 func TestDemo(t *testing.T) {
 	status, stdout, stderr := runDemo(t.Context(), t, "--for=3s", "--seed=2")
-	if status != 0 || stderr != "" {
-		t.Errorf("status %d: %s", status, stderr)
-	}
+	expect.That(t, status == 0 && stderr == "", "status %d: %s", status, stderr)
 	for _, want := range []string{
 		`page +http://127`, `top +go run ./exporter/cmd/dra-exporter top --url=127.0.0.1:\d+\n`,
 		`pods simulated +(1[8-9]|2[0-5])`, `joined +23 devices \(1[6-9] of them held\), (1|2)\d claims, (1|2)\d pods`,
 		`energy +(\d+\.\d) kJ`,
 	} {
-		if !regexp.MustCompile(want).MatchString(stdout) {
-			t.Errorf("output does not match %q:\n%s", want, stdout)
-		}
+		expect.That(t, regexp.MustCompile(want).MatchString(stdout), "output does not match %q:\n%s", want, stdout)
 	}
 }
 
@@ -63,9 +59,8 @@ func TestOneDriver(t *testing.T) {
 		simnode.PluginResource: `joined +3 devices \(2 of them held\), 0 claims, 2 pods`,
 	} {
 		status, stdout, stderr := runDemo(t.Context(), t, "--for=3s", "--driver="+driverName)
-		if status != 0 || stderr != "" || !regexp.MustCompile(want).MatchString(stdout) {
-			t.Errorf("%s: status %d: %s\n%s", driverName, status, stderr, stdout)
-		}
+		expect.That(t, status == 0 && stderr == "" && regexp.MustCompile(want).MatchString(stdout),
+			"%s: status %d: %s\n%s", driverName, status, stderr, stdout)
 	}
 }
 
@@ -84,16 +79,13 @@ func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out := &interrupter{interrupt: cancel}
 	status, stderr := runDemoTo(ctx, t, out)
-	if status != 0 || !strings.Contains(out.String(), "pods simulated") {
-		t.Errorf("status %d: %s\n%s", status, out, stderr)
-	}
+	expect.That(t, status == 0 && strings.Contains(out.String(), "pods simulated"),
+		"status %d: %s\n%s", status, out, stderr)
 }
 
 func TestNothingJoined(t *testing.T) {
 	status, _, stderr := runDemo(t.Context(), t, "--for=1ns")
-	if status != exitFailure || !strings.Contains(stderr, errNothing.Error()) {
-		t.Errorf("status %d: %s", status, stderr)
-	}
+	expect.That(t, status == exitFailure && strings.Contains(stderr, errNothing.Error()), "status %d: %s", status, stderr)
 }
 
 func TestBadFlags(t *testing.T) {
@@ -106,7 +98,6 @@ func TestBadFlags(t *testing.T) {
 		t.Errorf("--help: status %d", status)
 	}
 	status, _, stderr := runDemo(t.Context(), t, "--for=2s", "--listen=nowhere.invalid:1")
-	if status != exitFailure || !strings.Contains(stderr, "run exporter") {
-		t.Errorf("bad address: status %d: %s", status, stderr)
-	}
+	expect.That(t, status == exitFailure && strings.Contains(stderr, "run exporter"),
+		"bad address: status %d: %s", status, stderr)
 }

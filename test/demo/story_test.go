@@ -41,7 +41,7 @@ type asked struct {
 }
 
 func (n *asked) List(context.Context) (*v1.ListPodResourcesResponse, error) {
-	return n.Kubelet().Answer()
+	return n.Kubelet.Answer()
 }
 
 func (*asked) Instance() podresources.Instance { return "" }
@@ -78,9 +78,7 @@ func (d *documents) keep(t *testing.T) func(kind, id string, content any) {
 		defer d.mu.Unlock()
 		if i, ok := content.(*recorder.Incident); ok {
 			text, err := json.Marshal(i)
-			if err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, err)
 			d.stored[id] = text
 		}
 	}
@@ -90,9 +88,8 @@ func (d *documents) incidents(t *testing.T) (out []*recorder.Incident) {
 	t.Helper()
 	for _, text := range d.stored {
 		i := &recorder.Incident{}
-		if err := json.Unmarshal(text, i); err != nil || !i.Valid() {
-			t.Fatalf("a document is damaged: %v: %+v", err, i)
-		}
+		err := json.Unmarshal(text, i)
+		must.That(t, err == nil && i.Valid(), "a document is damaged: %v: %+v", err, i)
 		out = append(out, i)
 	}
 	return out
@@ -121,13 +118,9 @@ func (d *documents) live(t *testing.T, node *simnode.Node, length time.Duration)
 		return ""
 	}
 	content, err := os.ReadFile(flag("inventory.file"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	listed, _, err := inventory.ParseSlices(content, simnode.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	log, processes := slog.New(slog.DiscardHandler), podresources.NewProcesses(flag("path.procfs"))
 	metrics := exporter.NewSelfMetrics(prometheus.NewRegistry(), simnode.Name, log)
 	of := &asked{Node: node, listed: listed}
@@ -144,9 +137,7 @@ func (d *documents) live(t *testing.T, node *simnode.Node, length time.Duration)
 				return nil
 			}
 			work, err := works.Of(uids)
-			if err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, err)
 			return work
 		},
 	})
@@ -228,9 +219,8 @@ func (d *documents) check(t *testing.T, begun time.Time, log []simnode.Trouble) 
 			code = ""
 		}
 		key := strings.Join([]string{string(i.Kind), code, i.Device.Device}, " ")
-		if _, again := got[key]; again {
-			t.Errorf("%s are several incidents", key)
-		}
+		_, again := got[key]
+		expect.That(t, !again, "%s are several incidents", key)
 		s := story{onset: i.Onset, last: i.Last, times: i.Count, pods: strings.Join(i.Pods(), " ")}
 		if i.Kind == recorder.ClaimStalled {
 			s.last = i.Onset // the detection is much later
@@ -239,9 +229,8 @@ func (d *documents) check(t *testing.T, begun time.Time, log []simnode.Trouble) 
 			s.end = *i.End
 		}
 		got[key] = s
-		if i.Kind != recorder.SourceDown && (i.Chart == nil || i.Chart.Times[0].After(i.Onset)) {
-			t.Errorf("%s has no recording of its onset", key)
-		}
+		expect.That(t, i.Kind == recorder.SourceDown || i.Chart != nil && !i.Chart.Times[0].After(i.Onset),
+			"%s has no recording of its onset", key)
 	}
 	near := func(a, b time.Time) bool { return a.Sub(b).Abs() <= 2*time.Second }
 	for key, w := range want {

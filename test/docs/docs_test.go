@@ -18,6 +18,7 @@ import (
 	"go.yaml.in/yaml/v2"
 
 	"github.com/dra-exporter/dra-exporter/driver/scrape"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -29,9 +30,7 @@ const (
 func read(t *testing.T) []Document {
 	t.Helper()
 	all := must.Get(Read(root))(t)
-	if len(all) < 10 {
-		t.Fatalf("only %d documents", len(all))
-	}
+	must.That(t, len(all) >= 10, "only %d documents", len(all))
 	return all
 }
 
@@ -67,9 +66,7 @@ func TestBlocks(t *testing.T) {
 	if got := Commands([]Document{d}); !slices.Equal(got, want) {
 		t.Errorf("commands %v, want %v", got, want)
 	}
-	if got := strings.Join(d.Prose(), ","); got != "text,,,,,,,,more,,," {
-		t.Errorf("prose %q", got)
-	}
+	expect.Is(t, strings.Join(d.Prose(), ","), "text,,,,,,,,more,,,", "prose")
 }
 
 func TestApply(t *testing.T) {
@@ -88,9 +85,7 @@ func TestApply(t *testing.T) {
 // The diffs in documents match the files.
 func TestDiffs(t *testing.T) {
 	diffs := Blocks(read(t), Diff)
-	if len(diffs) < 3 {
-		t.Errorf("only %d changes were found", len(diffs))
-	}
+	expect.That(t, len(diffs) >= 3, "only %d changes were found", len(diffs))
 	for _, b := range diffs {
 		text, err := os.ReadFile(filepath.Join(root, b.File))
 		if err != nil {
@@ -106,9 +101,8 @@ func TestDiffs(t *testing.T) {
 // Documents are short, have short lines, and name the language of each code block.
 func TestForm(t *testing.T) {
 	for _, d := range read(t) {
-		if most := longest(d.Path); len(d.Lines) > most {
-			t.Errorf("%s has %d lines, more than %d", d.Path, len(d.Lines), most)
-		}
+		most := longest(d.Path)
+		expect.That(t, len(d.Lines) <= most, "%s has %d lines, more than %d", d.Path, len(d.Lines), most)
 		inTestdata := strings.Contains(d.Path, "testdata/")
 		for i, line := range d.Lines {
 			wide := strings.HasPrefix(line, "|") && inTestdata || strings.Contains(d.Path, "testdata/recordings/")
@@ -128,9 +122,8 @@ func TestForm(t *testing.T) {
 			}
 		}
 		for _, b := range d.Blocks() {
-			if (b.Language == Go || b.Language == Diff) && b.File == "" {
-				t.Errorf("%s:%d: code without \"title=FILE\": no test tries it", d.Path, b.Line)
-			}
+			expect.That(t, b.Language != Go && b.Language != Diff || b.File != "",
+				"%s:%d: code without \"title=FILE\": no test tries it", d.Path, b.Line)
 		}
 		for i, line := range d.Prose() {
 			if strings.HasPrefix(line, "    ") && i > 0 && d.Lines[i-1] == "" && !inList(d.Lines[:i]) {
@@ -188,9 +181,7 @@ func TestAnchor(t *testing.T) {
 		"On a laptop, without hardware": "on-a-laptop-without-hardware",
 		"`check` of [top](x.md)":        "check-of-top",
 	} {
-		if got := anchor(text); got != want {
-			t.Errorf("anchor of %q: %q, want %q", text, got, want)
-		}
+		expect.Is(t, anchor(text), want, "anchor of %q", text)
 	}
 }
 
@@ -230,9 +221,7 @@ func TestLinks(t *testing.T) {
 			}
 		}
 	}
-	if n < 50 {
-		t.Errorf("only %d links were found", n)
-	}
+	expect.That(t, n >= 50, "only %d links were found", n)
 }
 
 // Every document is at most two links away from the README.
@@ -274,9 +263,7 @@ func TestNames(t *testing.T) {
 				paths++
 				_, fromRoot := os.Stat(filepath.Join(root, name))
 				_, fromHere := os.Stat(filepath.Join(root, path.Dir(d.Path), name))
-				if fromRoot != nil && fromHere != nil {
-					t.Errorf("%s names %s, which is not there", d.Path, name)
-				}
+				expect.That(t, fromRoot == nil || fromHere == nil, "%s names %s, which is not there", d.Path, name)
 			}
 			if fields := strings.Fields(found[1]); len(fields) > 1 && fields[0] == "make" {
 				makes++
@@ -284,9 +271,7 @@ func TestNames(t *testing.T) {
 			}
 		}
 	}
-	if paths < 20 || makes < 10 {
-		t.Errorf("only %d paths and %d targets were found", paths, makes)
-	}
+	expect.That(t, paths >= 20 && makes >= 10, "only %d paths and %d targets were found", paths, makes)
 }
 
 // makeTargets lists the targets that make help shows.
@@ -327,22 +312,16 @@ func TestExceptions(t *testing.T) {
 		}
 	}
 	for _, e := range Exceptions() {
-		if !slices.ContainsFunc(commands, func(c Command) bool { return c.Text == e.Command }) {
-			t.Errorf("no document has the command %q", e.Command)
-		}
-		if e.Reason == "" {
-			t.Errorf("%q is excepted without a reason", e.Command)
-		}
+		expect.That(t, slices.ContainsFunc(commands, func(c Command) bool { return c.Text == e.Command }),
+			"no document has the command %q", e.Command)
+		expect.That(t, e.Reason != "", "%q is excepted without a reason", e.Command)
 	}
-	if count[Local] < 5 || count[Cluster] < 5 {
-		t.Errorf("%d commands are run locally, and %d on the cluster", count[Local], count[Cluster])
-	}
+	expect.That(t, count[Local] >= 5 && count[Cluster] >= 5,
+		"%d commands are run locally, and %d on the cluster", count[Local], count[Cluster])
 	script := must.Get(os.ReadFile(filepath.Join(root, ".ci", "run")))(t)
 	// The targets that Exceptions leaves to CI.
 	for _, target := range []string{"test", "verify", "lint", "test-race", "test-deep", "test-e2e"} {
-		if !regexp.MustCompile(`(?m)^run ` + target + `$`).Match(script) {
-			t.Errorf(".ci/run does not run make %s", target)
-		}
+		expect.That(t, regexp.MustCompile(`(?m)^run `+target+`$`).Match(script), ".ci/run does not run make %s", target)
 	}
 }
 
@@ -366,9 +345,7 @@ func TestTestsExist(t *testing.T) {
 			checkTestExists(t, c, folder, name)
 		}
 	}
-	if n < 10 {
-		t.Errorf("only %d commands that name a test were found", n)
-	}
+	expect.That(t, n >= 10, "only %d commands that name a test were found", n)
 }
 
 // named returns the folder and the begin of the name of the test, benchmark or fuzz test that a
@@ -410,9 +387,7 @@ func checkTestExists(t *testing.T, c Command, folder, name string) {
 		}
 		return err
 	})
-	if !errors.Is(err, found) {
-		t.Errorf("%v: there is no %s (%v)", c, name, err)
-	}
+	expect.That(t, errors.Is(err, found), "%v: there is no %s (%v)", c, name, err)
 }
 
 // YAML is well-formed, and the program accepts the configurations of source scrape.
@@ -430,7 +405,5 @@ func TestYAML(t *testing.T) {
 			}
 		}
 	}
-	if endpoints == 0 {
-		t.Error("no configuration of source scrape was found")
-	}
+	expect.That(t, endpoints != 0, "no configuration of source scrape was found")
 }

@@ -22,9 +22,7 @@ func TestUnread(t *testing.T) {
 	var readers []string
 	for _, pattern := range []string{"rules.yaml", "grafana/*.json", "compat/*.yaml"} {
 		files, err := filepath.Glob(filepath.Join(root, "dashboards", "out", pattern))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
-		}
+		must.That(t, err == nil && len(files) != 0, "%s: %d files, %v", pattern, len(files), err)
 		for _, file := range files {
 			content := must.Get(os.ReadFile(file))(t)
 			readers = append(readers, string(content))

@@ -1,7 +1,8 @@
-// Package expect compares what a test has with what it wants, and goes on.
+// Package expect checks what a test has, and goes on.
 package expect
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/google/go-cmp/cmp"
@@ -27,5 +28,22 @@ func OK(tb TB, err error) {
 	tb.Helper()
 	if err != nil {
 		tb.Errorf("%v", err)
+	}
+}
+
+// That fails the test with a message unless a condition holds.
+func That(tb TB, ok bool, format string, args ...any) {
+	if !ok {
+		tb.Helper()
+		tb.Errorf(format, args...)
+	}
+}
+
+// Is fails the test unless a value is the one that is wanted. The message begins with the name of
+// the value.
+func Is[T comparable](tb TB, got, want T, what string, args ...any) {
+	if got != want {
+		tb.Helper()
+		tb.Errorf("%s: %v, want %v", fmt.Sprintf(what, args...), got, want)
 	}
 }

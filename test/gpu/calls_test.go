@@ -21,9 +21,7 @@ func TestCallTimes(t *testing.T) {
 	}
 	t.Cleanup(func() { nvml.Shutdown() })
 	device, answer := nvml.DeviceGetHandleByIndex(0)
-	if answer != nvml.SUCCESS {
-		t.Fatal(answer)
-	}
+	must.That(t, answer == nvml.SUCCESS, "%v", answer)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var samples [2]nvml.GpmSample

@@ -57,9 +57,7 @@ func (d *fakeMachine) bench(t *testing.T) bench {
 			return d.now
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { // releases the library, which a process can have only once
 		d.ended = true
 		if _, err := source.Sample(context.WithoutCancel(t.Context())); err != nil || d.Users != 0 {
@@ -113,9 +111,7 @@ func TestTrial(t *testing.T) {
 	dir := t.TempDir()
 	must.Do(t, record(dir, done, "the fake"))
 	result := must.Get(replay(dir))(t)
-	if strings.Contains(result.Busy.query, "1320000000000") {
-		t.Error("the recording has serial numbers")
-	}
+	expect.That(t, !strings.Contains(result.Busy.query, "1320000000000"), "the recording has serial numbers")
 	if result.Device != d.GPUs[0].UUID() || !result.seen() {
 		t.Fatalf("%s was loaded; its processes are visible: %v", result.Device, result.seen())
 	}
@@ -209,9 +205,7 @@ func findsWrongValues(t *testing.T, l look) {
 			l.links,
 		},
 	} {
-		if len(wrong(changed)) == 0 {
-			t.Errorf("%s, which is not detected", name)
-		}
+		expect.That(t, len(wrong(changed)) != 0, "%s, which is not detected", name)
 	}
 }
 

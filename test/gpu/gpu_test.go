@@ -30,9 +30,7 @@ func TestAgainstNvidiaSMI(t *testing.T) {
 		t.Skip("NOT RUN: this machine has no nvidia-smi and so no NVIDIA GPU; nothing was tested on hardware")
 	}
 	source, err := nvml.New(nvml.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	program := buildLoad(t)
 	b := bench{
 		source: source,
@@ -89,9 +87,7 @@ func report(t *testing.T, findings []finding) {
 			t.Log(f)
 		}
 	}
-	if compared == 0 {
-		t.Error("nothing was compared")
-	}
+	expect.That(t, compared != 0, "nothing was compared")
 }
 
 func tell(t *testing.T, wrong, unchecked []string) {
@@ -107,9 +103,7 @@ func tell(t *testing.T, wrong, unchecked []string) {
 // againstDCGM compares an embedded engine of DCGM with the readings of source nvml.
 func againstDCGM(t *testing.T, b bench) {
 	source, err := dcgm.New(dcgm.Config{Address: dcgm.Embedded, Profiling: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var ours, others []driver.Sample
 	for range 12 { // the engine reads some fields each 10 s
 		if others, err = source.Sample(t.Context()); err != nil {

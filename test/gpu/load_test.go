@@ -34,9 +34,8 @@ func buildLoad(t *testing.T) string {
 			filepath.Join(dir, "load", "fake", "libcuda.c"),
 		},
 	} {
-		if out, err := exec.CommandContext(t.Context(), "cc", args...).CombinedOutput(); err != nil {
-			t.Fatalf("compile the load: %v\n%s", err, out)
-		}
+		out, err := exec.CommandContext(t.Context(), "cc", args...).CombinedOutput()
+		must.That(t, err == nil, "compile the load: %v\n%s", err, out)
 	}
 	return path
 }

@@ -52,7 +52,7 @@ func (d *fakeMachine) printGPU(e *element, g *nvmltest.GPU) {
 		"temperature/gpu_temp": g.Temperature, "temperature/memory_temp": g.MemoryTemperature,
 		"gpu_power_readings/average_power_draw": g.Power,
 		"clocks/graphics_clock":                 g.ClockGraphics / 1e6, "clocks/sm_clock": g.ClockSM / 1e6,
-		"clocks/mem_clock": g.ClockMem / 1e6, "clocks/video_clock": g.ClockVideo / 1e6,
+		"clocks/mem_clock": g.ClockMemory / 1e6, "clocks/video_clock": g.ClockVideo / 1e6,
 		"fb_memory_usage/total": g.MemoryTotal / mebibyte, "fb_memory_usage/used": g.Memory / mebibyte,
 		"utilization/gpu_util": g.Utilization * 100, "utilization/memory_util": g.MemoryUtilization * 100,
 		"utilization/encoder_util": 40, "utilization/decoder_util": 37.5, // of GPM's two units each in nvmltest

@@ -176,8 +176,7 @@ func TestParseLinks(t *testing.T) {
 
 func TestParseQueryRejects(t *testing.T) {
 	for _, text := range []string{"", "No devices were found", "<html></html>", "<nvidia_smi_log>"} {
-		if _, err := parseQuery(text); err == nil {
-			t.Errorf("%q is accepted as output", text)
-		}
+		_, err := parseQuery(text)
+		expect.That(t, err != nil, "%q is accepted as output", text)
 	}
 }

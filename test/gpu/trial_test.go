@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -68,9 +69,7 @@ func (b bench) try(t *testing.T) trial {
 	out.IdleSeries = b.series(t, idleSeconds)
 	out.Idle = b.look(t)
 	out.Device = idleDevice(out.Idle.after)
-	if out.Device == "" {
-		t.Fatal("every device is busy: none is available for the load")
-	}
+	must.That(t, out.Device != "", "every device is busy: none is available for the load")
 	var loads []*load
 	for _, burden := range burdens() {
 		l := must.Get(b.start(out.Device, burden))(t)
@@ -83,9 +82,7 @@ func (b bench) try(t *testing.T) trial {
 	out.Busy = b.look(t)
 	for i, l := range loads {
 		copied, err := l.stop()
-		if err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, err)
 		out.Loads[i].Copied = copied
 	}
 	return out
@@ -111,9 +108,7 @@ func (b bench) sample(t *testing.T) []driver.Sample {
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
-		if err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, err)
 		return samples
 	}
 	t.Fatal("the library does not answer in time")
@@ -125,9 +120,7 @@ func (b bench) look(t *testing.T) look {
 	t.Helper()
 	run := func(args ...string) string {
 		out, err := b.smi(t.Context(), args...)
-		if err != nil {
-			t.Fatalf("nvidia-smi %q: %v", args, err)
-		}
+		must.That(t, err == nil, "nvidia-smi %q: %v", args, err)
 		return out
 	}
 	l := look{before: b.sample(t)}

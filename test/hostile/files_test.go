@@ -43,9 +43,7 @@ func newFiles(t *testing.T, paths ...string) files {
 
 func (f files) read(path string) string {
 	content, err := os.ReadFile(path)
-	if err != nil {
-		f.t.Error(err)
-	}
+	expect.OK(f.t, err)
 	return string(content)
 }
 
@@ -96,9 +94,7 @@ func (f files) places(of func(path string) bool) (out []place) {
 		}
 		return nil
 	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must.Do(f.t, err)
 	return out
 }
 
@@ -106,9 +102,7 @@ func (f files) places(of func(path string) bool) (out []place) {
 func (f files) count(path string, amount int64) {
 	path = filepath.Join(f.root, path)
 	v, err := strconv.ParseInt(strings.TrimSpace(f.read(path)), 10, 64)
-	if err != nil {
-		f.t.Error(err)
-	}
+	expect.OK(f.t, err)
 	f.write(path, strconv.FormatInt(v+amount, 10)+"\n")
 }
 
@@ -169,9 +163,7 @@ func TestIntelGPU(t *testing.T) {
 func TestNetDev(t *testing.T) {
 	f := newFiles(t, "../../driver/netdev/testdata/server.tree")
 	interfaces, err := filepath.Glob(filepath.Join(f.root, "class", "net", "*", "statistics"))
-	if err != nil || len(interfaces) == 0 {
-		t.Fatalf("no interface: %v", err)
-	}
+	must.That(t, err == nil && len(interfaces) != 0, "no interface: %v", err)
 	name := filepath.Base(filepath.Dir(interfaces[0]))
 	playFiles(t, f, driver.Hardware{NetDev: name}, func() driver.Source {
 		return netdev.New(driver.Host{Sysfs: f.root, Procfs: f.root + "/proc"})

@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestMain(m *testing.M) { exportertest.Main(m) }
@@ -107,9 +108,7 @@ func (n *node) wantNumbers() exportertest.Scraped {
 	x := exportertest.Scrape(n.t, n.last)
 	for family, rows := range x {
 		for labels, v := range rows {
-			if math.IsNaN(v) || math.IsInf(v, 0) {
-				n.t.Errorf("%s{%s} is %v", family, labels, v)
-			}
+			expect.That(n.t, !math.IsNaN(v) && !math.IsInf(v, 0), "%s{%s} is %v", family, labels, v)
 		}
 	}
 	return x
@@ -178,14 +177,12 @@ func TestNoSensor(t *testing.T) {
 			x := n.wantCalm()
 			for _, holder := range []string{"device", "claim", "pod"} {
 				for _, metric := range []string{spec.Metric, spec.Peak} {
-					if rows := x["dra_"+holder+"_"+metric]; len(rows) > 0 && q != int(driver.Energy) {
-						t.Errorf("%s of the %s: %v", metric, holder, rows)
-					}
+					rows := x["dra_"+holder+"_"+metric]
+					expect.That(t, len(rows) == 0 || q == int(driver.Energy), "%s of the %s: %v", metric, holder, rows)
 				}
 			}
-			if reasons := n.reasons(driver.Quantity(q)); len(reasons) != 1 || reasons[0] != string(driver.ReasonZero) {
-				t.Errorf("rejected as %q", reasons)
-			}
+			reasons := n.reasons(driver.Quantity(q))
+			expect.That(t, len(reasons) == 1 && reasons[0] == string(driver.ReasonZero), "rejected as %q", reasons)
 		})
 	}
 }
@@ -215,9 +212,8 @@ func checkTruthEach(t *testing.T, h *drivertest.Hostile, x exportertest.Scraped,
 		if spec.Derived || spec.Internal {
 			continue
 		}
-		if gone := lasts(h.Wrong) && driver.Quantity(q) == h.Quantity && spec.Type == driver.Gauge; len(rows) != 1 && !gone {
-			t.Errorf("%d series of %s", len(rows), spec.Name)
-		}
+		expect.That(t, len(rows) == 1 || (lasts(h.Wrong) && driver.Quantity(q) == h.Quantity && spec.Type == driver.Gauge),
+			"%d series of %s", len(rows), spec.Name)
 		for _, got := range rows {
 			want := h.Truth(&spec, seconds)
 			if spec.Type == driver.Counter {

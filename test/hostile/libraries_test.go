@@ -54,9 +54,7 @@ func TestNVML(t *testing.T) {
 	}))(t)
 	n.source = source
 	samples, err := source.Sample(t.Context())
-	if err != nil || len(samples) == 0 {
-		t.Fatalf("%d samples: %v", len(samples), err)
-	}
+	must.That(t, err == nil && len(samples) != 0, "%d samples: %v", len(samples), err)
 	n.hardware = driver.Hardware{UUID: samples[0].Hardware.UUID}
 	gpu := &machine.GPUs[0]
 	start := gpu.Energy
@@ -73,9 +71,7 @@ func TestDCGM(t *testing.T) {
 	if err == nil {
 		err = machine.Load()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	n := newNode(t, driver.Hardware{})
 	machine.Reset(1, float64(n.now.UnixNano())/1e9)
 	source := must.Get(dcgm.New(dcgm.Config{Address: "127.0.0.1:5555", Now: func() time.Time { return n.now }}))(t)
@@ -84,9 +80,7 @@ func TestDCGM(t *testing.T) {
 		machine.Advance(1)
 		n.tick()
 	}
-	if len(n.samples) == 0 {
-		t.Fatal("no sample")
-	}
+	must.That(t, len(n.samples) != 0, "no sample")
 	n.hardware = driver.Hardware{UUID: n.samples[0].Hardware.UUID}
 	n.joiner = join.Joiner{}
 	gpu := &machine.GPUs[0]

@@ -10,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -111,9 +112,8 @@ func TestHostileFromTheBeginning(t *testing.T) {
 			for range 20 {
 				n.tick()
 			}
-			if reasons := n.reasons(h.Quantity); len(reasons) != 1 || reasons[0] != string(driver.ReasonOutOfRange) {
-				t.Errorf("rejected as %q", reasons)
-			}
+			reasons := n.reasons(h.Quantity)
+			expect.That(t, len(reasons) == 1 && reasons[0] == string(driver.ReasonOutOfRange), "rejected as %q", reasons)
 			if h.Quantity != driver.Errors { // the first errors with a code may be new
 				n.wantCalm()
 			}

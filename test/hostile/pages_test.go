@@ -26,9 +26,7 @@ import (
 // The pages of other exporters, by their presets.
 func TestPages(t *testing.T) {
 	files, err := filepath.Glob("../../driver/scrape/testdata/*.prom")
-	if err != nil || len(files) < 10 {
-		t.Fatalf("%d pages: %v", len(files), err)
-	}
+	must.That(t, err == nil && len(files) >= 10, "%d pages: %v", len(files), err)
 	for _, file := range files {
 		preset := strings.TrimSuffix(filepath.Base(file), ".prom")
 		t.Run(preset, func(t *testing.T) { playPage(t, preset, file) })
@@ -45,16 +43,12 @@ func playPage(t *testing.T, preset, file string) {
 	t.Cleanup(server.Close)
 	config, err := scrape.ParseConfig(fmt.Appendf(nil,
 		"endpoints:\n- {name: page, preset: %s, url: %s, interval: 1s, refresh: 0s}\n", preset, server.URL), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	n := newNode(t, driver.Hardware{})
 	source := &live{endpoint: config.Endpoints[0], now: func() time.Time { return n.now }}
 	n.source = source
 	samples, err := source.Sample(t.Context())
-	if err != nil || len(samples) == 0 {
-		t.Fatalf("%d samples: %v", len(samples), err)
-	}
+	must.That(t, err == nil && len(samples) != 0, "%d samples: %v", len(samples), err)
 	device := slices.MaxFunc(samples, func(a, b driver.Sample) int { return len(a.Readings) - len(b.Readings) })
 	n.hardware, source.of, source.named = device.Hardware, device.Hardware, device.Device
 	const watts = 300

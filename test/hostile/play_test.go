@@ -14,6 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // input is the input of a source, which a test can spoil in one place at a time.
@@ -144,9 +146,7 @@ func play(t *testing.T, n *node, in input) {
 	p.wantNumbers()
 	if after := p.gauges(); !in.varies {
 		for key, v := range before {
-			if after[key] != v {
-				t.Errorf("%v is %v at the end, was %v", key, after[key], v)
-			}
+			expect.That(t, after[key] == v, "%v is %v at the end, was %v", key, after[key], v)
 		}
 	}
 	rejected := 0
@@ -180,9 +180,8 @@ func (p *player) wantMalformed() {
 				continue
 			}
 			malformed := p.rejected[driver.InputOf(source, &spec)+" "+string(driver.ReasonMalformed)] > 0
-			if malformed == slices.Contains(p.silent, v.Quantity) {
-				p.t.Errorf("%s: rejected as malformed: %v, which is not as expected", spec.Name, malformed)
-			}
+			expect.That(p.t, malformed != slices.Contains(p.silent, v.Quantity),
+				"%s: rejected as malformed: %v, which is not as expected", spec.Name, malformed)
 		}
 	}
 }
@@ -239,9 +238,8 @@ func (p *player) check(after string) {
 			if spec.Type == driver.Gauge || spec.Failure {
 				continue
 			}
-			if most := p.truth(v.Quantity) + spec.MaxRate*meter.Slack.Seconds(); v.Value > most {
-				p.t.Fatalf("%s: %v of %s are charged, at most %v are true", after, v.Value, spec.Name, most)
-			}
+			most := p.truth(v.Quantity) + spec.MaxRate*meter.Slack.Seconds()
+			must.That(p.t, v.Value <= most, "%s: %v of %s are charged, at most %v are true", after, v.Value, spec.Name, most)
 		}
 	}
 	if errors := p.countErrors(); errors > p.errors {

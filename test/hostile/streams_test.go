@@ -19,6 +19,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/health/healthtest"
 	"github.com/dra-exporter/dra-exporter/driver/kmsg"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // hostileHealth returns reports about the device, none of which says that it is unhealthy.
@@ -67,9 +69,7 @@ func TestHealth(t *testing.T) {
 			if slices.ContainsFunc(n.samples, func(s driver.Sample) bool { return s.Device == marker }) {
 				return
 			}
-			if time.Since(begun) > time.Minute {
-				t.Fatal("a report did not arrive in a minute")
-			}
+			must.That(t, time.Since(begun) <= time.Minute, "a report did not arrive in a minute")
 		}
 	}
 	well := healthtest.DeviceOf(id.Pool, id.Device, healthv1.HealthStatus_HEALTHY, "")
@@ -77,9 +77,7 @@ func TestHealth(t *testing.T) {
 		report(well)
 		report(devices...)
 		for _, value := range statuses(n, "unhealthy") {
-			if value != 0 {
-				t.Errorf("%s: unhealthy", name)
-			}
+			expect.That(t, value == 0, "%s: unhealthy", name)
 		}
 		report(well)
 		if got := statuses(n, "healthy"); !slices.Equal(got, []float64{1}) {
@@ -88,9 +86,7 @@ func TestHealth(t *testing.T) {
 	}
 	n.wantCalm()
 	for _, reason := range []driver.Reason{driver.ReasonMissingPool, driver.ReasonMissingDevice, driver.ReasonDuplicate} {
-		if source.Rejected()[reason] == 0 {
-			t.Errorf("nothing was rejected as %s", reason)
-		}
+		expect.That(t, source.Rejected()[reason] != 0, "nothing was rejected as %s", reason)
 	}
 }
 
@@ -161,9 +157,7 @@ kmsg: 6,5000,0,-;Linux
 			t.Errorf("%v errors are counted; rejected %v", errors, source.Rejected())
 		}
 		write("4,XXX,-;NVRM: Xid (PCI:0000:65:00): 31, pid=1, name=x, Ch 00000008")
-		if errors := n.countErrors(); errors != 1 {
-			t.Errorf("%v errors are counted of a true one", errors)
-		}
+		expect.Is(t, n.countErrors(), 1, "errors are counted of a true one")
 	})
 }
 

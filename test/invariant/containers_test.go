@@ -12,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
@@ -118,8 +119,7 @@ func TestKilledPodRunsOn(t *testing.T) {
 				said += err.Error() + "\n"
 			}
 		}
-		if want == "" && said != "" || !strings.Contains(said, want) {
-			t.Errorf("shown until %d: %q, want %q", shown, said, want)
-		}
+		expect.That(t, (want != "" || said == "") && strings.Contains(said, want),
+			"shown until %d: %q, want %q", shown, said, want)
 	}
 }

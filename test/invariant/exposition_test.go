@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -120,9 +121,8 @@ func TestExposition(t *testing.T) {
 				t.Fatalf("%d sums were compared, wrong: %v", e.Compared(), wrong)
 			}
 			wrong := fmt.Sprint(e.Check(scrape(t, tt.joules, tt.edits...)))
-			if tt.want == "" && wrong != "[]" || !strings.Contains(wrong, tt.want) {
-				t.Errorf("wrong: %s, want %q", wrong, tt.want)
-			}
+			expect.That(t, (tt.want != "" || wrong == "[]") && strings.Contains(wrong, tt.want),
+				"wrong: %s, want %q", wrong, tt.want)
 		})
 	}
 }
@@ -134,7 +134,6 @@ func TestPluginOfAPartitionOfAnUnknownDevice(t *testing.T) {
 	var e Exposition
 	e.observePlugins(families["dra_pod_claim_info"])
 	e.observeParents(families["dra_device_info"])
-	if wrong := e.conserved(families, "dra_device_"+energy, "dra_device_unattributed_"+energy, energy); len(wrong) > 0 {
-		t.Error(wrong)
-	}
+	wrong := e.conserved(families, "dra_device_"+energy, "dra_device_unattributed_"+energy, energy)
+	expect.That(t, len(wrong) == 0, "%v", wrong)
 }

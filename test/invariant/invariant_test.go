@@ -8,6 +8,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // report returns a correct snapshot: two pods share the only claim of a device.
@@ -203,20 +205,16 @@ func TestCheck(t *testing.T) {
 				all = append(all, &again)
 			}
 			for _, r := range all {
-				if wrong := c.Check(r); len(wrong) > 0 {
-					t.Fatalf("a right snapshot passes for a wrong one: %v", wrong)
-				}
+				wrong := c.Check(r)
+				must.That(t, len(wrong) == 0, "a right snapshot passes for a wrong one: %v", wrong)
 			}
 			var said []string
 			for _, err := range c.Check(third) {
 				said = append(said, err.Error())
 			}
-			if tt.want == "" && len(said) > 0 || !strings.Contains(strings.Join(said, "\n"), tt.want) {
-				t.Errorf("said %q, want %q", said, tt.want)
-			}
-			if c.Compared() == 0 {
-				t.Error("nothing was compared")
-			}
+			expect.That(t, (tt.want != "" || len(said) == 0) && strings.Contains(strings.Join(said, "\n"), tt.want),
+				"said %q, want %q", said, tt.want)
+			expect.That(t, c.Compared() != 0, "nothing was compared")
 		})
 	}
 }

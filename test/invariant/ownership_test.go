@@ -179,9 +179,8 @@ func TestOwnership(t *testing.T) {
 				}
 			}
 			said := fmt.Sprint(wrong)
-			if tt.want == "" && len(wrong) > 0 || !strings.Contains(said, tt.want) {
-				t.Errorf("wrong: %s, want %q", said, tt.want)
-			}
+			expect.That(t, (tt.want != "" || len(wrong) == 0) && strings.Contains(said, tt.want),
+				"wrong: %s, want %q", said, tt.want)
 			held := present.HolderReport{Namespace: "team", Name: "c", ID: gpu, AllocatedSeconds: tt.held}
 			r := &present.Report{Claims: []present.HolderReport{held}}
 			if sums := o.Seconds(r); (sums.Check() != nil) != tt.off {
@@ -329,12 +328,9 @@ func TestOwnershipEnded(t *testing.T) {
 				wrong[err.Error()] = true
 			}
 		}
-		if invented := len(wrong) > 0; invented != goesOn {
-			t.Errorf("a row that goes on: %v; wrong: %v", goesOn, wrong)
-		}
-		if got := o.Seconds(&present.Report{}); got.Least != 30 || got.Most != 30 {
-			t.Errorf("held for %v to %v s, want 30", got.Least, got.Most)
-		}
+		expect.That(t, (len(wrong) > 0) == goesOn, "a row that goes on: %v; wrong: %v", goesOn, wrong)
+		got := o.Seconds(&present.Report{})
+		expect.That(t, got.Least == 30 && got.Most == 30, "held for %v to %v s, want 30", got.Least, got.Most)
 	}
 }
 
@@ -370,9 +366,7 @@ func TestOwnershipWhileTheServerIsAway(t *testing.T) {
 					wrong[err.Error()] = true
 				}
 			}
-			if len(wrong) > 0 != tt.misses {
-				t.Errorf("wrong: %v", wrong)
-			}
+			expect.That(t, len(wrong) > 0 == tt.misses, "wrong: %v", wrong)
 			if got := o.Seconds(&present.Report{}); got.Least != tt.held[0] || got.Most != tt.held[1] {
 				t.Errorf("held for %v to %v s, want %v", got.Least, got.Most, tt.held)
 			}
@@ -401,10 +395,8 @@ func TestOwnershipObservedLate(t *testing.T) {
 			o.Truth.Observe(at.Add(-time.Second/2), at, pods, []*resourceapi.ResourceClaim{claim("a")})
 		}
 		got := o.Seconds(&present.Report{})
-		if got.Least != want.Least || got.Most != want.Most {
-			t.Errorf("last observed at second %d: held for %v to %v s, want %v to %v",
-				last, got.Least, got.Most, want.Least, want.Most)
-		}
+		expect.That(t, got.Least == want.Least && got.Most == want.Most,
+			"last observed at second %d: held for %v to %v s, want %v to %v", last, got.Least, got.Most, want.Least, want.Most)
 	}
 }
 
@@ -451,9 +443,7 @@ func TestOwnershipOfWhatWasTakenBack(t *testing.T) {
 		"no journal":     {least: 39, misses: true},
 		"still prepared": {prepared: []standstill.Span{{From: at(0)}}, least: 39, misses: true},
 		"taken back":     {prepared: []standstill.Span{{From: at(0), To: at(20)}}, least: 20},
-		"prepared again": {
-			prepared: []standstill.Span{{From: at(0), To: at(20)}, {From: at(24)}}, least: 35, misses: true,
-		},
+		"prepared again": {prepared: []standstill.Span{{From: at(0), To: at(20)}, {From: at(24)}}, least: 35, misses: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := Ownership{Truth: NewTruth("node1")}
@@ -471,9 +461,7 @@ func TestOwnershipOfWhatWasTakenBack(t *testing.T) {
 					wrong[err.Error()] = true
 				}
 			}
-			if len(wrong) > 0 != tt.misses {
-				t.Errorf("wrong: %v", wrong)
-			}
+			expect.That(t, len(wrong) > 0 == tt.misses, "wrong: %v", wrong)
 			if got := o.Seconds(&present.Report{}); got.Least != tt.least {
 				t.Errorf("held for %v s at least, want %v", got.Least, tt.least)
 			}

@@ -6,13 +6,10 @@ package largenode
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +18,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/must"
+	"github.com/dra-exporter/dra-exporter/test/node"
 )
 
 // The size of the node, its name, and the driver of its devices.
@@ -31,12 +29,10 @@ const (
 	Driver  = "gpu.example.com"
 )
 
-// Node is the simulated node.
+// Node is the node.
 type Node struct {
-	Dir     string // the folder of everything below
-	Kubelet *podresourcestest.Kubelet
-
-	flags map[string]string
+	*node.Node
+	flags node.Flags
 }
 
 // Start starts the node, with an error each second. It is closed and removed when the test ends.
@@ -53,47 +49,22 @@ func StartSteady(t testing.TB) *Node {
 
 func start(t testing.TB, errorsEvery time.Duration) *Node {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "large") //nolint:usetesting // the path of t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &Node{Dir: dir, Kubelet: podresourcestest.New()}
-	t.Cleanup(func() {
-		n.Kubelet.Stop()
-		_ = os.RemoveAll(dir)
-	})
-	for _, folder := range []string{"cdi", "pods", "proc", "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice"} {
-		must.Do(t, os.MkdirAll(n.Path(folder), 0o755))
-	}
+	n := &Node{Node: node.New(t, Name)}
 	must.Do(t, n.Kubelet.SetPods(PodList()...))
-	must.Do(t, n.Kubelet.Start(n.Path("kubelet.sock")))
+	must.Do(t, n.Node.Start())
 	begun := time.Now()
 	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 		_, _ = fmt.Fprint(w, readings(time.Since(begun), errorsEvery)) // the client closed the connection
 	}))
 	t.Cleanup(endpoint.Close)
-	n.flags = map[string]string{
-		"web.listen-address":          "127.0.0.1:0",
-		"web.last-scrape-timeout":     "0s",
-		"node-name":                   Name,
-		"kube":                        "off",
-		"kubelet.podresources-socket": n.Path("kubelet.sock"),
-		"kubelet.pods-socket":         n.Path("pods.sock"),
-		"path.podlogs":                n.Path("pods"),
-		"path.procfs":                 n.Path("proc"),
-		"path.sysfs":                  n.Path("sys"),
-		"path.cdi":                    n.Path("cdi"),
-		"counter.zero-hold":           "0s",
-		"inventory.file":              n.Write(t, "inventory.yaml", Inventory()),
-		"source.scrape.config":        n.Write(t, "scrape.yaml", "endpoints:\n"+Endpoint("vendor", endpoint.URL)),
-	}
-	n.Write(t, "sys/fs/cgroup/cgroup.controllers", "cpu memory\n")
+	n.flags = n.Node.Flags().With(node.Flags{
+		"web.listen-address": "127.0.0.1:0", "web.last-scrape-timeout": "0s", "counter.zero-hold": "0s",
+		"inventory.file":       n.Write(t, node.Inventory, node.GPUs(Name, Driver, Devices)),
+		"source.scrape.config": n.Write(t, "scrape.yaml", "endpoints:\n"+Endpoint("vendor", endpoint.URL)),
+	})
 	return n
 }
-
-// Path returns the path of a file below the node's folder.
-func (n *Node) Path(name string) string { return filepath.Join(n.Dir, filepath.FromSlash(name)) }
 
 // Write writes a file below the node's folder and returns its path.
 func (n *Node) Write(t testing.TB, name, text string) string {
@@ -102,17 +73,8 @@ func (n *Node) Write(t testing.TB, name, text string) string {
 	return n.Path(name)
 }
 
-// Flags returns the flags of an exporter of this node, without dashes, by name.
-func (n *Node) Flags() map[string]string { return maps.Clone(n.flags) }
-
-// Args returns the same flags as arguments, followed by more.
-func (n *Node) Args(more ...string) []string {
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(n.flags)) {
-		out = append(out, "--"+name+"="+n.flags[name])
-	}
-	return append(out, more...)
-}
+// Flags returns the flags of an exporter of this node.
+func (n *Node) Flags() node.Flags { return n.flags }
 
 // PodList returns the pods, which share devices through claims of their own.
 func PodList() []*v1.PodResources {
@@ -125,21 +87,6 @@ func PodList() []*v1.PodResources {
 		out = append(out, podresourcestest.Pod(namespace, name, podresourcestest.Container("main", claim)))
 	}
 	return out
-}
-
-// UUID returns the UUID of a device.
-func UUID(i int) string { return fmt.Sprintf("GPU-aaaaaaaa-0000-0000-0000-%012d", i) }
-
-// Inventory returns the ResourceSlice of the devices, in YAML.
-func Inventory() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nmetadata: {name: %s-%s}\nspec:\n", Name, Driver)
-	fmt.Fprintf(&b, "  driver: %s\n  nodeName: %s\n  pool: {name: %s, generation: 1, resourceSliceCount: 1}\n  devices:\n",
-		Driver, Name, Name)
-	for i := range Devices {
-		fmt.Fprintf(&b, "  - {name: gpu-%d, attributes: {uuid: {string: %q}}}\n", i, UUID(i))
-	}
-	return b.String()
 }
 
 // quantities are the quantities of each device, as fields of a metric's mapping.
@@ -159,15 +106,11 @@ func quantities() []string {
 // Endpoint returns an entry of a scrape configuration that reads the devices from a URL each
 // second.
 func Endpoint(name, url string) string {
-	var b strings.Builder
-	fmt.Fprintf(&b,
-		"- name: %s\n  url: %s\n  interval: 1s\n  refresh: 0s\n  driver: %s\n  match: {label: uuid, hardware: uuid}\n"+
-			"  metrics:\n",
-		name, url, Driver)
-	for i, q := range quantities() {
-		fmt.Fprintf(&b, "  - {name: reading_%d, %s}\n", i, q)
+	metrics := quantities()
+	for i := range metrics {
+		metrics[i] = fmt.Sprintf("name: reading_%d, %s", i, metrics[i])
 	}
-	return b.String()
+	return node.Endpoint(name, url, Driver, metrics...)
 }
 
 // readings returns the readings at a time. Each gauge swings within two minutes in its own way;
@@ -191,7 +134,7 @@ func readings(at, errorsEvery time.Duration) string {
 					value = math.Floor(at.Seconds()/errorsEvery.Seconds() + float64(i)/Devices)
 				}
 			}
-			fmt.Fprintf(&b, "reading_%d{uuid=%q} %g\n", q, UUID(i), value)
+			fmt.Fprintf(&b, "reading_%d{uuid=%q} %g\n", q, node.UUID(i), value)
 		}
 	}
 	return b.String()

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -37,9 +38,7 @@ func checkReadings(t *testing.T, errorsEvery time.Duration) {
 			series, text, _ := strings.Cut(strings.TrimSpace(line), " ")
 			value := must.Get(strconv.ParseFloat(text, 64))(t)
 			name, _, _ := strings.Cut(series, "{")
-			if value < 0 || fractions[name] && value > 1 {
-				t.Fatalf("%s is %v after %d s", series, value, second)
-			}
+			must.That(t, value >= 0 && (!fractions[name] || value <= 1), "%s is %v after %d s", series, value, second)
 			switch was, known := before[series]; {
 			case !known:
 			case counters[name] && value < was:
@@ -51,13 +50,9 @@ func checkReadings(t *testing.T, errorsEvery time.Duration) {
 			}
 			before[series] = value
 		}
-		if same > 0 {
-			t.Fatalf("%d readings have not changed after %d s", same, second)
-		}
+		must.That(t, same <= 0, "%d readings have not changed after %d s", same, second)
 	}
 	for minute := range 5 {
-		if want := Devices / 8 * int(time.Minute/errorsEvery); errors[minute] != want {
-			t.Errorf("%d errors in minute %d, want %d", errors[minute], minute, want)
-		}
+		expect.Is(t, errors[minute], Devices/8*int(time.Minute/errorsEvery), "errors in minute %d", minute)
 	}
 }

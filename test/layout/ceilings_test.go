@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -202,19 +203,13 @@ func TestCodeLines(t *testing.T) {
 
 func TestCompareCeilings(t *testing.T) {
 	table, err := parseCeilings("# head\n  100 same\n 100 grown\n 130 less # a feature\n 9 gone\n 50 same test\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	counts := map[string]int{"same": 100 - 2*slack, "grown": 101, "less": 100, "new": 7, "same test": 50}
 	problems := strings.Join(compareCeilings(table, counts), "\n")
 	for _, want := range []string{"grown has 101 lines", "less has 100 lines", "new has no ceiling", "gone is gone"} {
-		if !strings.Contains(problems, want) {
-			t.Errorf("no %q in\n%s", want, problems)
-		}
+		expect.That(t, strings.Contains(problems, want), "no %q in\n%s", want, problems)
 	}
-	if strings.Contains(problems, "same") {
-		t.Errorf("what is as it should be is wrong:\n%s", problems)
-	}
+	expect.That(t, !strings.Contains(problems, "same"), "what is as it should be is wrong:\n%s", problems)
 	after := lowered(table, counts)
 	want := map[string]ceiling{
 		"grown": {lines: 100}, "less": {100 + slack, "a feature"}, "new": {lines: 7 + slack}, "same": {lines: 100},
@@ -224,9 +219,7 @@ func TestCompareCeilings(t *testing.T) {
 		t.Error("-update (-want +got):", diff)
 	}
 	again, err := parseCeilings(renderCeilings(after))
-	if err != nil || !maps.Equal(again, after) {
-		t.Errorf("%v is read as %v, %v", after, again, err)
-	}
+	expect.That(t, err == nil && maps.Equal(again, after), "%v is read as %v, %v", after, again, err)
 	for _, bad := range []string{"x y", "5", "5 a b", "5 a #", "5 a\n6 a", "0 a"} {
 		if _, err := parseCeilings(bad); err == nil {
 			t.Errorf("%q is read", bad)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -26,9 +27,7 @@ func TestCommentsWrap(t *testing.T) {
 		}
 		fset := token.NewFileSet()
 		file, err := parser.ParseFile(fset, filepath.Join(root, path), nil, parser.ParseComments|parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if ast.IsGenerated(file) {
 			continue
 		}
@@ -37,9 +36,7 @@ func TestCommentsWrap(t *testing.T) {
 		}
 		checked++
 	}
-	if checked < 100 {
-		t.Errorf("only %d files were checked", checked)
-	}
+	expect.That(t, checked >= 100, "only %d files were checked", checked)
 }
 
 func TestLongCommentsFound(t *testing.T) {

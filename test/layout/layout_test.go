@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -54,22 +55,17 @@ func TestNoMachinePaths(t *testing.T) {
 	for _, text := range []string{
 		"see /wo" + "rk/x", `"/ro` + `ot/go"`, "../sha" + "red/a", "(/ho" + "me/a", "=/Us" + "ers/a",
 	} {
-		if find([]byte(text)) == nil {
-			t.Errorf("%q is not recognized as a path of a machine", text)
-		}
+		expect.That(t, find([]byte(text)) != nil, "%q is not recognized as a path of a machine", text)
 	}
 	for _, path := range tracked(t) {
 		content, err := os.ReadFile(filepath.Join(root, path))
 		if errors.Is(err, os.ErrNotExist) {
 			continue // removed, and not committed yet
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		content = bytes.ReplaceAll(content, []byte("/home/kubernetes/bin/nvidia"), nil) // path of the driver on GKE's nodes
-		if found := find(content); found != nil {
-			t.Errorf("%s has a path of a developer's machine: %q", path, found)
-		}
+		found := find(content)
+		expect.That(t, found == nil, "%s has a path of a developer's machine: %q", path, found)
 	}
 }
 
@@ -128,13 +124,9 @@ func TestLinks(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			packages := deps(t, tt.target)
-			if !slices.ContainsFunc(packages, linked.ours) {
-				t.Fatalf("%s has no package of ours", tt.target)
-			}
+			must.That(t, slices.ContainsFunc(packages, linked.ours), "%s has no package of ours", tt.target)
 			for _, p := range packages {
-				if tt.bad(p) {
-					t.Errorf("%s links %s: %s", tt.target, p.ImportPath, tt.why)
-				}
+				expect.That(t, !tt.bad(p), "%s links %s: %s", tt.target, p.ImportPath, tt.why)
 			}
 		})
 	}
@@ -232,9 +224,7 @@ func TestImports(t *testing.T) {
 			t.Errorf("%s imports %v, want %v", name, got, allowed)
 		}
 	}
-	if seen < len(want) {
-		t.Errorf("%d packages are listed, want %d", seen, len(want))
-	}
+	expect.That(t, seen >= len(want), "%d packages are listed, want %d", seen, len(want))
 }
 
 // Of this repository, a source imports only driver and packages that sources share, directly or
@@ -265,9 +255,7 @@ func TestSources(t *testing.T) {
 			}
 		}
 	}
-	if sources < 8 {
-		t.Errorf("%d sources were looked at", sources)
-	}
+	expect.That(t, sources >= 8, "%d sources were looked at", sources)
 }
 
 // Tests in bubbles need testmain.Main, which keeps them from crashing the race detector.
@@ -291,9 +279,7 @@ func TestBubbles(t *testing.T) {
 			t.Errorf("%s has tests in bubbles, but its TestMain is not testmain.Main", folder)
 		}
 	}
-	if len(folders) < 6 {
-		t.Errorf("only %d packages have tests in bubbles", len(folders))
-	}
+	expect.That(t, len(folders) >= 6, "only %d packages have tests in bubbles", len(folders))
 }
 
 // make test-deep finds the packages whose tests do less with -short by their calls of testing.Short
@@ -316,9 +302,7 @@ func TestShort(t *testing.T) {
 		"driver/drivertest/machine.go",  // RemoveEach
 		"exporter/exportertest/main.go", // the number of cases of properties
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("besides tests, %v call testing.Short, want %v", got, want)
-	}
+	expect.That(t, slices.Equal(got, want), "besides tests, %v call testing.Short, want %v", got, want)
 }
 
 // linked is a package that a program or another package links.
@@ -351,9 +335,7 @@ func list(t *testing.T, args ...string) []linked {
 		if errors.Is(err, io.EOF) {
 			return all
 		}
-		if err != nil {
-			t.Fatalf("decode output of go list: %v", err)
-		}
+		must.That(t, err == nil, "decode output of go list: %v", err)
 		all = append(all, p)
 	}
 }
@@ -365,9 +347,7 @@ func tracked(t *testing.T) []string {
 	_, _ = os.Stat(filepath.Join(root, ".git", "index")) // in a linked work tree, it is elsewhere
 	out := output(t, "git", "-c", "safe.directory=*", "ls-files", "-z")
 	paths := strings.Split(strings.TrimSuffix(out, "\x00"), "\x00")
-	if len(paths) < 2 {
-		t.Fatalf("git tracks %q", paths)
-	}
+	must.That(t, len(paths) >= 2, "git tracks %q", paths)
 	return paths
 }
 
@@ -379,9 +359,7 @@ func output(t *testing.T, name string, args ...string) string {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, &stderr)
-	}
+	must.That(t, err == nil, "%s %s: %v\n%s", name, strings.Join(args, " "), err, &stderr)
 	return string(out)
 }
 

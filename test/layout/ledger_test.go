@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -81,9 +82,7 @@ func TestLedgerUses(t *testing.T) {
 	for _, call := range back {
 		t.Error(call)
 	}
-	if uses < 2000 {
-		t.Errorf("%d uses between files were looked at", uses)
-	}
+	expect.That(t, uses >= 2000, "%d uses between files were looked at", uses)
 }
 
 // rooms are the packages of what is kept about the past, in the order in which data goes through
@@ -116,9 +115,7 @@ func TestRooms(t *testing.T) {
 		}
 		before[room] = true
 	}
-	if imports < 6 {
-		t.Errorf("%d imports between rooms were looked at", imports)
-	}
+	expect.That(t, imports >= 6, "%d imports between rooms were looked at", imports)
 }
 
 // TestBackUses checks that TestLedgerUses detects a use of a function, a method, a method value,

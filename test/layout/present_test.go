@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -39,9 +40,7 @@ func TestOnePresenter(t *testing.T) {
 			t.Errorf("%v: %s: the package exporter/present has what people read", files.Position(found.at), found.what)
 		}
 	}
-	if seen < 30 {
-		t.Errorf("only %d files are looked at", seen)
-	}
+	expect.That(t, seen >= 30, "only %d files are looked at", seen)
 }
 
 // formatting is a place that formats a value or a time.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -42,9 +43,7 @@ func TestSenders(t *testing.T) {
 			}
 		}
 	}
-	if all < 100 {
-		t.Errorf("only %d bounds are found", all)
-	}
+	expect.That(t, all >= 100, "only %d bounds are found", all)
 }
 
 // countBounds returns the number of constants of a file whose names begin with max.

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // StartDemo builds the demo of the tree with the given root, runs it at an address until the test
@@ -16,9 +18,8 @@ func StartDemo(t testing.TB, root, address string) {
 	demo := filepath.Join(t.TempDir(), "demo")
 	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", demo, "./test/demo")
 	build.Dir = root
-	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the demo: %v\n%s", err, said)
-	}
+	said, err := build.CombinedOutput()
+	must.That(t, err == nil, "build the demo: %v\n%s", err, said)
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), demo, "--listen="+address, "--hang=40s")
 	cmd.Env = append(os.Environ(), "DRA_EXPORTER_COUNTER_ZERO_HOLD=2s")
 	Start(t, cmd, http.DefaultClient, "http://"+address+"/readyz")

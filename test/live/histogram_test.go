@@ -23,8 +23,6 @@ func TestHistogram(t *testing.T) {
 	for _, broken := range []string{
 		`[1, {"count": "x", "sum": "1"}]`, `[1, {"count": "1", "sum": "1", "buckets": [[0, "1"]]}]`, `[1, "2"]`,
 	} {
-		if err := json.Unmarshal([]byte(broken), &got); err == nil {
-			t.Errorf("no error for %s", broken)
-		}
+		expect.That(t, json.Unmarshal([]byte(broken), &got) != nil, "no error for %s", broken)
 	}
 }

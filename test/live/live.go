@@ -84,9 +84,7 @@ func Await(t testing.TB, atMost time.Duration, what string, try func() error) {
 		if err == nil {
 			return
 		}
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s: %v", atMost, what, err)
-		}
+		must.That(t, !time.Now().After(end), "not within %v: %s: %v", atMost, what, err)
 	}
 }
 
@@ -94,9 +92,7 @@ func Await(t testing.TB, atMost time.Duration, what string, try func() error) {
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	address, release, err := Reserve()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(release)
 	return address
 }

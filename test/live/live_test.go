@@ -13,6 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestStartEnded: if a program ends before it is ready, the test fails at once, with its status and
@@ -31,29 +34,22 @@ func TestStartEnded(t *testing.T) {
 	}
 	said := strings.Join(started.said, "\n")
 	for _, want := range []string{"sh ended before http://127.0.0.1:", "exit status 3", "no memory"} {
-		if !strings.Contains(said, want) {
-			t.Errorf("%q is missing in\n%s", want, said)
-		}
+		expect.That(t, strings.Contains(said, want), "%q is missing in\n%s", want, said)
 	}
 }
 
 // A program can listen on a reserved address; a socket for which any port is good does not get it.
 func TestReserve(t *testing.T) {
 	address, release, err := Reserve()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(release)
 	other, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { _ = syscall.Close(other) })
 	port := netip.MustParseAddrPort(address).Port()
 	err = syscall.Bind(other, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: int(port)})
-	if !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("a socket that does not share its port is bound to the reserved one: %v", err)
-	}
+	expect.That(t, errors.Is(err, syscall.EADDRINUSE),
+		"a socket that does not share its port is bound to the reserved one: %v", err)
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	_ = server.Listener.Close()
 	if server.Listener, err = new(net.ListenConfig).Listen(t.Context(), "tcp", address); err != nil {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -125,9 +126,8 @@ func (p *Program) Stop() int {
 // Terminate sends SIGTERM.
 func (p *Program) Terminate() {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		p.t.Errorf("send SIGTERM: %v", err)
-	}
+	err := p.cmd.Process.Signal(syscall.SIGTERM)
+	expect.That(p.t, err == nil, "send SIGTERM: %v", err)
 }
 
 // Kill ends the program at once, and waits for its end.

@@ -40,9 +40,7 @@ type PrometheusOptions struct {
 func StartPrometheus(t testing.TB, o PrometheusOptions) Prometheus {
 	t.Helper()
 	program := os.Getenv("PROMETHEUS")
-	if program == "" {
-		t.Fatal("PROMETHEUS is not set: run this with make")
-	}
+	must.That(t, program != "", "PROMETHEUS is not set: run this with make")
 	dir := t.TempDir()
 	config := filepath.Join(dir, "prometheus.yml")
 	must.Do(t, os.WriteFile(config, []byte(o.Config), 0o600))

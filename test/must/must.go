@@ -1,10 +1,11 @@
-// Package must ends a test at an error that the test is not about.
+// Package must ends a test that can't go on.
 package must
 
 // TB is a test, such as testing.TB or rapid.T.
 type TB interface {
 	Helper()
 	Fatal(args ...any)
+	Fatalf(format string, args ...any)
 }
 
 // Do ends the test if there is an error.
@@ -12,6 +13,14 @@ func Do(tb TB, err error) {
 	tb.Helper()
 	if err != nil {
 		tb.Fatal(err)
+	}
+}
+
+// That ends the test with a message unless a condition holds.
+func That(tb TB, ok bool, format string, args ...any) {
+	if !ok {
+		tb.Helper()
+		tb.Fatalf(format, args...)
 	}
 }
 

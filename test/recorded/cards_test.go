@@ -23,27 +23,21 @@ import (
 func TestCards(t *testing.T) {
 	root := folder(t, "drm")
 	cards, err := filepath.Glob(filepath.Join(root, "*", "*", "card*"))
-	if err != nil || len(cards) == 0 {
-		t.Fatalf("no cards: %v", err)
-	}
+	must.That(t, err == nil && len(cards) != 0, "no cards: %v", err)
 	for _, path := range cards {
 		path = filepath.Dir(path)
 		vendor, card := filepath.Base(filepath.Dir(path)), filepath.Base(path)
 		name := vendor + "/" + card
 		t.Run(name, func(t *testing.T) {
 			content, err := os.ReadFile(filepath.Join(root, "lact", vendor+"-"+card+".json"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			sysfs := drmcardtest.Recorded(t, name)
 			var source driver.Source = amdgpu.New(sysfs)
 			if vendor == "intel" {
 				source = intelgpu.New(intelgpu.Config{Sysfs: sysfs})
 			}
 			samples, err := source.Sample(t.Context())
-			if err != nil || len(samples) != 1 {
-				t.Fatalf("%d samples, error %v", len(samples), err)
-			}
+			must.That(t, err == nil && len(samples) == 1, "%d samples, error %v", len(samples), err)
 			expect.OK(t, drivertest.Validate(samples, time.Now()))
 			ours := drivertest.Values(samples[0])
 			for what, value := range ours {

@@ -115,9 +115,7 @@ func expositionReasons() []reason {
 // TestExpositions compares each recorded exposition with the readings of the source scrape.
 func TestExpositions(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(folder(t, "expositions"), "*.prom"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no expositions: %v", err)
-	}
+	must.That(t, err == nil && len(files) != 0, "no expositions: %v", err)
 	for _, path := range files {
 		name := strings.TrimSuffix(filepath.Base(path), ".prom")
 		t.Run(name, func(t *testing.T) {
@@ -125,9 +123,7 @@ func TestExpositions(t *testing.T) {
 			parser := expfmt.NewTextParser(model.UTF8Validation)
 			families := must.Get(parser.TextToMetricFamilies(bytes.NewReader(text)))(t)
 			theirs, preset := opinionOfExposition(families)
-			if preset == "" {
-				t.Fatal("no preset has metrics of it")
-			}
+			must.That(t, preset != "", "no preset has metrics of it")
 			ours := scraped(t, text, preset, machineOf(t, families))
 			check(t, name, theirs, ours, expositionReasons())
 		})
@@ -249,13 +245,9 @@ func scraped(t *testing.T, text []byte, preset, sysfs string) map[string]float64
 	defer server.Close()
 	config, err := scrape.ParseConfig(
 		fmt.Appendf(nil, "endpoints: [{name: recorded, url: %q, preset: %s}]", server.URL, preset), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	source, err := scrape.New(config.Endpoints[0], scrape.WithSysfs(sysfs))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	samples, err := source.Sample(t.Context())
 	if err != nil {
 		t.Logf("the source says: %v", err)

@@ -21,9 +21,7 @@ import (
 // TestRDMA compares each recorded RDMA device with the values of procfs.
 func TestRDMA(t *testing.T) {
 	machines, err := filepath.Glob(filepath.Join(folder(t, "rdma"), "*", "*", "ports"))
-	if err != nil || len(machines) == 0 {
-		t.Fatalf("no RDMA devices: %v", err)
-	}
+	must.That(t, err == nil && len(machines) != 0, "no RDMA devices: %v", err)
 	seen := map[string]bool{}
 	for _, path := range machines {
 		path = filepath.Dir(filepath.Dir(path))
@@ -43,9 +41,8 @@ func TestRDMA(t *testing.T) {
 				samples[s.Hardware.RDMADev] = s
 			}
 		}
-		if lines := source.Describe(); len(lines) > 0 {
-			t.Errorf("counters that are not read: %q", lines)
-		}
+		lines := source.Describe()
+		expect.That(t, len(lines) == 0, "counters that are not read: %q", lines)
 		fs := must.Get(sysfs.NewFS(root))(t)
 		devices := must.Get(fs.InfiniBandClass())(t)
 		for name, device := range devices {

@@ -10,6 +10,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // folder returns a folder of the recordings. It skips the test if there is none.
@@ -73,9 +76,7 @@ func compare(recording string, theirs, ours map[string]float64, reasons []reason
 // explained.
 func check(t *testing.T, recording string, theirs, ours map[string]float64, reasons []reason) {
 	t.Helper()
-	if len(theirs) == 0 {
-		t.Fatalf("the second opinion on %s has no values", recording)
-	}
+	must.That(t, len(theirs) != 0, "the second opinion on %s has no values", recording)
 	lines := compare(recording, theirs, ours, reasons)
 	var table strings.Builder
 	count := map[string]int{}
@@ -86,9 +87,8 @@ func check(t *testing.T, recording string, theirs, ours map[string]float64, reas
 			value = "-"
 		}
 		fmt.Fprintf(&table, "\n%-8s %-34s %18v %18s  %s", l.outcome, l.what, l.theirs, value, l.why)
-		if l.outcome != right && l.why == "" {
-			t.Errorf("%s: %s is %s: %v, read %s", recording, l.what, l.outcome, l.theirs, value)
-		}
+		expect.That(t, l.outcome == right || l.why != "",
+			"%s: %s is %s: %v, read %s", recording, l.what, l.outcome, l.theirs, value)
 	}
 	t.Logf("%s: %d right, %d differ, %d missing\n%-8s %-34s %18s %18s%s", recording, count[right], count[differs],
 		count[missing], "", "value", "second opinion", "read", table.String())
@@ -110,7 +110,5 @@ func TestCompare(t *testing.T) {
 		{"power", differs, 9.087, 1.536, "the processor's too"},
 		{"voltage", missing, 1, 0, ""},
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("lines %+v, want %+v", got, want)
-	}
+	expect.That(t, slices.Equal(got, want), "lines %+v, want %+v", got, want)
 }

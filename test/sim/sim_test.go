@@ -120,9 +120,7 @@ func TestConservation(t *testing.T) {
 			}
 			if err := m.Begin(device, w, now); errors.Is(err, ErrHeld) {
 				err = m.End(device, workload, now)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 			}
 		}
 		for _, d := range m.Devices() {
@@ -171,14 +169,10 @@ func TestTruth(t *testing.T) {
 	gpu.ReceiveBytes, gpu.TransmitBytes = 12e9*gpu.ActiveSeconds, 5e9*gpu.ActiveSeconds
 	expect.Equal(t, "a", gpu, m.Truth("a", at(40)))
 	b := m.Truth("b", at(40))
-	if b.HeldSeconds != 20 || b.ShareSeconds != 17.5 || b.ActiveSeconds != 10*0.875*3/4 {
-		t.Errorf("b: %+v", b)
-	}
+	expect.That(t, b.HeldSeconds == 20 && b.ShareSeconds == 17.5 && b.ActiveSeconds == 10*0.875*3/4, "b: %+v", b)
 	expect.Equal(t, "admin access", Truth{HeldSeconds: 20}, m.Truth("admin", at(40)))
 	m.Forget("a")
-	if got := m.Truth("a", at(40)); got != (Truth{}) {
-		t.Errorf("forgotten: %+v", got)
-	}
+	expect.Is(t, m.Truth("a", at(40)), (Truth{}), "forgotten")
 }
 
 // TestHang checks a GPU whose job hangs: it is as busy as before, at a power near that of an idle
@@ -203,9 +197,8 @@ func TestHang(t *testing.T) {
 	for name, want := range map[string][2]float64{ // while it works, and in the ten seconds of the hang
 		"utilization ": {1, 1}, "power ": {700, 133}, "engine_utilization dram": {0.5, 0}, "engine_utilization sm": {1, 0.1},
 	} {
-		if !near(before[name], want[0]) || !near(after[name], want[1]) {
-			t.Errorf("%s: %v, then %v, want %v", name, before[name], after[name], want)
-		}
+		expect.That(t, near(before[name], want[0]) && near(after[name], want[1]),
+			"%s: %v, then %v, want %v", name, before[name], after[name], want)
 	}
 	for name, want := range map[string]float64{"active_seconds ": 10, "energy ": 1330, "io_bytes pcie": 0} {
 		if got := after[name] - before[name]; math.Abs(got-want) > 1e-6 {
@@ -264,9 +257,8 @@ func TestRefresh(t *testing.T) {
 	now = start().Add(time.Minute)
 	expect.Equal(t, "renewed", sample(exact), sample(slow))
 	now = start().Add(-time.Second)
-	if _, err := slow.Sample(t.Context()); !errors.Is(err, errTooEarly) {
-		t.Errorf("before the start: %v", err)
-	}
+	_, err := slow.Sample(t.Context())
+	expect.That(t, errors.Is(err, errTooEarly), "before the start: %v", err)
 }
 
 // TestPastIsBounded: the truth is kept, and memory is limited, however often the holders change.
@@ -278,15 +270,11 @@ func TestPastIsBounded(t *testing.T) {
 			m.Begin("gpu-0", Workload{Name: "a", Weight: 1, Load: Constant(1)}, now),
 			m.End("gpu-0", "a", now.Add(time.Second)),
 		} {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 		}
 		now = now.Add(2 * time.Second)
 	}
-	if got := len(m.byName["gpu-0"].epochs); got != maxEpochs {
-		t.Errorf("%d epochs are kept", got)
-	}
+	expect.Is(t, len(m.byName["gpu-0"].epochs), maxEpochs, "epochs are kept")
 	if got := m.Truth("a", now).ActiveSeconds; got != maxEpochs {
 		t.Errorf("active for %v s, want %d", got, maxEpochs)
 	}
@@ -300,9 +288,7 @@ func TestSlowed(t *testing.T) {
 	m := must.Get(New(start(), 1, slow))(t)
 	must.Do(t, m.Begin("gpu-0", Workload{Name: "w", Weight: 1, Load: Constant(0.5)}, start()))
 	samples, err := NewSource(m, Options{Now: func() time.Time { return start().Add(time.Minute) }}).Sample(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	want := map[driver.Quantity]float64{
 		driver.Clock: 1162.5e6 * 0.8, driver.ClockMax: 1980e6, driver.ThrottledSeconds: 15, driver.EngineUtilization: 0.05,
 	}

@@ -126,9 +126,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 		r := reader{state: device, options: &s.options, at: at, elapsed: at.Sub(m.start)}
 		r.readAll()
 		s.count(device.Name, r.readings)
-		samples[i] = driver.Sample{
-			Driver: device.Driver, Hardware: device.Hardware, Readings: r.readings, Events: r.events,
-		}
+		samples[i] = driver.Sample{Driver: device.Driver, Hardware: device.Hardware, Readings: r.readings, Events: r.events}
 		samples[i].Hardware.CPUs = slices.Clone(device.Hardware.CPUs) // samples belong to the caller
 		samples[i].Hardware.DeviceNodes = slices.Clone(device.Hardware.DeviceNodes)
 		if device.SampledByName {

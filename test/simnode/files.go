@@ -12,19 +12,9 @@ import (
 
 	"sigs.k8s.io/yaml"
 	cdi "tags.cncf.io/container-device-interface/specs-go"
-)
 
-// write replaces a file atomically.
-func (n *Node) write(path string, data []byte) error {
-	draft := n.path(draftsPath, filepath.Base(path))
-	if err := os.WriteFile(draft, data, 0o644); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := os.Rename(draft, n.path(path)); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
-}
+	"github.com/dra-exporter/dra-exporter/test/node"
+)
 
 // writeInventory writes the API objects in the format of kubectl get resourceslices,resourceclaims
 // -A -o yaml.
@@ -34,7 +24,7 @@ func (n *Node) writeInventory() error {
 	for _, c := range slices.SortedFunc(maps.Values(n.claims), func(a, b *claim) int { return a.Compare(b.Claim) }) {
 		out = append(out, c.item...)
 	}
-	return n.write(inventoryPath, out)
+	return n.Write(node.Inventory, out)
 }
 
 // item returns an object as an item of a list, in YAML.
@@ -47,67 +37,12 @@ func item(object any) ([]byte, error) {
 	return []byte("- " + strings.ReplaceAll(lines, "\n", "\n  ") + "\n"), nil
 }
 
-// writeCgroup writes the files of a cgroup of version 2 that identify it and say that it has
-// processes.
-func writeCgroup(dir string) error {
-	for name, content := range map[string]string{
-		"cgroup.controllers": "cpuset cpu io memory pids\n",
-		"cgroup.events":      "populated 1\nfrozen 0\n",
-		// Its processes sleep: the simulated work is on devices alone.
-		"cpu.stat":    "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\n",
-		"memory.stat": "anon 1073741824\nfile 268435456\npgfault 250000\npgmajfault 120\n",
-		"io.stat":     "259:0 rbytes=1048576 wbytes=65536 rios=20 wios=4 dbytes=0 dios=0\n",
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
-			return fmt.Errorf("write cgroup: %w", err)
-		}
-	}
-	return nil
-}
-
-// cgroupOf returns the folder of a pod's cgroup, named as by the kubelet's systemd driver.
-func cgroupOf(uid string) string {
-	return filepath.Join(burstablePath, "kubepods-burstable-pod"+strings.ReplaceAll(uid, "-", "_")+".slice")
-}
-
-// makeCgroup creates a pod's cgroup. Like the kernel's, it appears with all its files at once.
-func (n *Node) makeCgroup(uid string) error {
-	draft := n.path(draftsPath, uid)
-	if err := os.Mkdir(draft, 0o755); err != nil {
-		return fmt.Errorf("make cgroup: %w", err)
-	}
-	if err := writeCgroup(draft); err != nil {
-		return err
-	}
-	if err := os.Rename(draft, n.path(cgroupOf(uid))); err != nil {
-		return fmt.Errorf("make cgroup: %w", err)
-	}
-	return nil
-}
-
-func (n *Node) removeCgroup(uid string) error {
-	if err := os.RemoveAll(n.path(cgroupOf(uid))); err != nil {
-		return fmt.Errorf("remove cgroup: %w", err)
-	}
-	return nil
-}
-
-// logs returns the log folder of a pod.
-func (p *pod) logs() string {
-	return filepath.Join(logsPath, p.Namespace+"_"+p.Name+"_"+p.uid)
-}
-
 func (n *Node) makeLogs(p *pod) error {
-	for _, container := range p.spec.Containers {
-		if err := os.MkdirAll(n.path(p.logs(), container), 0o755); err != nil {
-			return fmt.Errorf("make log folder: %w", err)
-		}
-	}
-	return nil
+	return n.MakeLogs(p.Namespace, p.Name, p.uid, p.spec.Containers...)
 }
 
 func (n *Node) removeLogs(p *pod) error {
-	if err := os.RemoveAll(n.path(p.logs())); err != nil {
+	if err := os.RemoveAll(n.Path(node.LogsOf(p.Namespace, p.Name, p.uid))); err != nil {
 		return fmt.Errorf("remove log folder: %w", err)
 	}
 	return nil
@@ -115,7 +50,7 @@ func (n *Node) removeLogs(p *pod) error {
 
 // specPath returns the path of the CDI spec that a driver writes for a claim.
 func (c *claim) specPath(driverName string) string {
-	return filepath.Join(cdiPath, driverName+"-"+c.uid+".json")
+	return filepath.Join(node.CDI, driverName+"-"+c.uid+".json")
 }
 
 // prepare writes the CDI specs of a claim: one for each driver that uses CDI.
@@ -140,7 +75,7 @@ func (n *Node) prepare(c *claim) error {
 		if err != nil {
 			return fmt.Errorf("encode CDI spec: %w", err)
 		}
-		if err := n.write(c.specPath(driverName), data); err != nil {
+		if err := n.Write(c.specPath(driverName), data); err != nil {
 			return err
 		}
 	}
@@ -150,7 +85,7 @@ func (n *Node) prepare(c *claim) error {
 // unprepare removes the CDI specs of a claim.
 func (n *Node) unprepare(c *claim) error {
 	for _, a := range c.allocated {
-		if err := os.Remove(n.path(c.specPath(a.device.Driver))); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := os.Remove(n.Path(c.specPath(a.device.Driver))); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove CDI spec: %w", err)
 		}
 	}

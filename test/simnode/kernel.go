@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/node"
 )
 
 // makeBus writes the sysfs of devices with a PCI address.
@@ -17,9 +18,9 @@ func (n *Node) makeBus() error {
 		if _, logged := d.Attributes["resource.kubernetes.io/pciBusID"]; !logged {
 			continue
 		}
-		bus := n.path(sysfsPath, "bus", "pci", "devices")
+		bus := n.Path(node.Sysfs, "bus", "pci", "devices")
 		root := d.Attributes["resource.kubernetes.io/pcieRoot"].StringValue
-		folder := n.path(sysfsPath, "devices", *root, d.Hardware.PCI)
+		folder := n.Path(node.Sysfs, "devices", *root, d.Hardware.PCI)
 		err := errors.Join(os.MkdirAll(folder, 0o755), os.MkdirAll(bus, 0o755),
 			os.Symlink(filepath.Join("..", "..", "..", "devices", *root, d.Hardware.PCI), filepath.Join(bus, d.Hardware.PCI)))
 		if err != nil {
@@ -39,11 +40,11 @@ func (n *Node) makeProcess(p *pod) error {
 	if p.spec.PID == 0 {
 		return nil
 	}
-	cgroup, err := filepath.Rel(cgroupPath, cgroupOf(p.uid))
+	cgroup, err := filepath.Rel(node.Cgroups, node.Cgroup(p.uid))
 	if err != nil {
 		return fmt.Errorf("make process: %w", err)
 	}
-	folder := n.path(procfsPath, strconv.Itoa(p.spec.PID))
+	folder := n.Path(node.Procfs, strconv.Itoa(p.spec.PID))
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("make process: %w", err)
 	}
@@ -58,7 +59,7 @@ func (n *Node) removeProcess(p *pod) error {
 	if p.spec.PID == 0 {
 		return nil
 	}
-	return os.RemoveAll(n.path(procfsPath, strconv.Itoa(p.spec.PID)))
+	return os.RemoveAll(n.Path(node.Procfs, strconv.Itoa(p.spec.PID)))
 }
 
 // Fault writes the XID of a page fault to the kernel log, as NVIDIA's driver does.
@@ -69,7 +70,7 @@ func (n *Node) Fault(f Fault) (err error) {
 	if !running {
 		return fmt.Errorf("fault of %s/%s: %w", f.Namespace, f.Pod, ErrNotRunning)
 	}
-	log, err := os.OpenFile(n.path(kmsgPath), os.O_APPEND|os.O_WRONLY, 0)
+	log, err := os.OpenFile(n.Path(node.KernelLog), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("write to the kernel log: %w", err)
 	}

@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/node"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 )
 
@@ -62,13 +61,12 @@ const (
 // Node is a simulated node. It is safe for concurrent use. After an error of StartPod or StopPod
 // only Close may be called.
 type Node struct {
-	root    string
+	*node.Node
 	now     func() time.Time
 	begun   time.Time
 	options Options
 	devices map[string]*Device // by name
 	machine *sim.Machine
-	kubelet *podresourcestest.Kubelet
 	api     *podresourcestest.Pods // nil: the kubelet does not serve it
 	slices  []byte                 // the ResourceSlices, as items of a list
 
@@ -99,15 +97,19 @@ func New(root string, seed uint64, devices []Device, options Options) (*Node, er
 	if err != nil {
 		return nil, fmt.Errorf("create simulated node: %w", err)
 	}
+	files, err := node.Make(root, Name)
+	if err != nil {
+		return nil, fmt.Errorf("create simulated node: %w", err)
+	}
 	n := &Node{
-		root: root, now: now, begun: now(), options: options, devices: byName, machine: machine,
-		kubelet: podresourcestest.New(), random: rand.New(rand.NewPCG(seed, 0)),
-		pods: map[podresources.Pod]*pod{}, claims: map[podresources.Claim]*claim{},
+		Node: files, now: now, begun: now(), options: options, devices: byName, machine: machine,
+		random: rand.New(rand.NewPCG(seed, 0)),
+		pods:   map[podresources.Pod]*pod{}, claims: map[podresources.Claim]*claim{},
 	}
 	if n.slices, err = n.resourceSlices(devices); err != nil {
 		return nil, fmt.Errorf("create simulated node: %w", err)
 	}
-	if err := errors.Join(n.makeTree(), n.writeInventory()); err != nil {
+	if err := errors.Join(n.makeBus(), n.writeInventory()); err != nil {
 		return nil, fmt.Errorf("create simulated node: %w", err)
 	}
 	n.offer()
@@ -121,12 +123,12 @@ func (n *Node) Start() error {
 			return err
 		}
 	}
-	return n.kubelet.Start(n.path(socketPath))
+	return n.Node.Start()
 }
 
 // Close ends the services. The files remain.
 func (n *Node) Close() {
-	n.kubelet.Stop()
+	n.Kubelet.Stop()
 	if n.api != nil {
 		n.api.Stop()
 	}
@@ -134,9 +136,6 @@ func (n *Node) Close() {
 
 // Begun returns when the node began.
 func (n *Node) Begun() time.Time { return n.begun }
-
-// Kubelet returns the node's kubelet, for tests that inject faults.
-func (n *Node) Kubelet() *podresourcestest.Kubelet { return n.kubelet }
 
 // Source returns a source that reads the node's devices.
 func (n *Node) Source() driver.Source {
@@ -157,17 +156,7 @@ func (n *Node) Devices() []driver.ID {
 
 // Args returns the exporter's flags for this node.
 func (n *Node) Args() []string {
-	return []string{
-		"--node-name=" + Name,
-		"--kubelet.root=" + n.path(kubeletPath),
-		"--path.podlogs=" + n.path(logsPath),
-		"--path.sysfs=" + n.path(sysfsPath),
-		"--path.procfs=" + n.path(procfsPath),
-		"--path.kmsg=" + n.path(kmsgPath),
-		"--path.cdi=" + n.path(cdiPath),
-		"--inventory.file=" + n.path(inventoryPath),
-		"--kube=off",
-	}
+	return n.Flags().With(node.Flags{"inventory.file": n.Path(node.Inventory)}).Args()
 }
 
 // Played returns the number of pods started so far.
@@ -193,43 +182,8 @@ func (n *Node) list() error {
 			answer = append(answer, p.resources())
 		}
 	}
-	if err := n.kubelet.SetPods(answer...); err != nil {
+	if err := n.Kubelet.SetPods(answer...); err != nil {
 		return fmt.Errorf("list pods: %w", err)
 	}
 	return nil
-}
-
-// Paths below the root. The path of a unix socket has at most 107 bytes, so the root must be short.
-const (
-	kubeletPath   = "kubelet"
-	socketPath    = kubeletPath + "/pod-resources/kubelet.sock"
-	logsPath      = "log/pods"
-	sysfsPath     = "sys"
-	procfsPath    = "proc"
-	cgroupPath    = sysfsPath + "/fs/cgroup"
-	burstablePath = cgroupPath + "/kubepods.slice/kubepods-burstable.slice"
-	kmsgPath      = "kmsg"
-	cdiPath       = "cdi"
-	inventoryPath = "inventory.yaml"
-	// draftsPath is the folder of files that are not complete yet.
-	draftsPath = "drafts"
-)
-
-func (n *Node) path(parts ...string) string {
-	return filepath.Join(append([]string{n.root}, parts...)...)
-}
-
-func (n *Node) makeTree() error {
-	for _, dir := range []string{filepath.Dir(socketPath), logsPath, procfsPath, burstablePath, cdiPath, draftsPath} {
-		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {
-			return fmt.Errorf("make folder: %w", err)
-		}
-	}
-	return errors.Join(
-		writeCgroup(n.path(cgroupPath)),
-		writeCgroup(n.path(filepath.Dir(burstablePath))),
-		writeCgroup(n.path(burstablePath)),
-		os.WriteFile(n.path(kmsgPath), nil, 0o600),
-		n.makeBus(),
-	)
 }

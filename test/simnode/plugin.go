@@ -85,7 +85,7 @@ func (n *Node) offer() {
 		}
 	}
 	if len(ids) > 0 {
-		n.kubelet.Offer(PluginResource, ids...)
+		n.Kubelet.Offer(PluginResource, ids...)
 	}
 }
 

@@ -82,7 +82,7 @@ func (n *Node) StartPod(spec PodSpec) error {
 		n.played++
 		err = n.steps(p, []step{
 			{StepClaimed, n.claimAll},
-			{StepCgroup, func(p *pod) error { return n.makeCgroup(p.uid) }},
+			{StepCgroup, func(p *pod) error { return n.MakeCgroup(p.uid) }},
 			{StepPrepared, n.prepareAll},
 			{StepListed, n.hold},
 			{StepLogs, n.makeLogs},
@@ -104,7 +104,7 @@ func (n *Node) StopPod(namespace, name string) error {
 	if p, running := n.pods[podresources.Pod{Namespace: namespace, Name: name}]; running {
 		err = n.steps(p, []step{
 			{StepIdle, func(p *pod) error { return errors.Join(n.removeProcess(p), n.rest(p)) }},
-			{StepKilled, func(p *pod) error { return n.removeCgroup(p.uid) }},
+			{StepKilled, func(p *pod) error { return n.RemoveCgroup(p.uid) }},
 			{StepUnlisted, n.drop},
 			{StepUnprepared, n.releaseAll},
 			{StepRemoved, n.remove},

@@ -2,26 +2,16 @@ package simnode
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
-
-// podsSocketPath is the socket of the kubelet's Pods API.
-const podsSocketPath = kubeletPath + "/pods-api/pods-api.sock"
 
 // servePods serves the kubelet's Pods API.
 func (n *Node) servePods() error {
-	if err := os.MkdirAll(n.path(filepath.Dir(podsSocketPath)), 0o755); err != nil {
-		return fmt.Errorf("make folder: %w", err)
-	}
-	api, err := podresourcestest.ServePods(n.path(podsSocketPath))
+	api, err := n.ServePods()
 	if err != nil {
 		return fmt.Errorf("serve the Pods API: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 )
@@ -60,21 +61,15 @@ func TestDemo(t *testing.T) {
 			!near(sum.ReceiveBytes, total.ReceiveBytes) {
 			t.Errorf("%v: the pods' shares are %+v of %+v", id, sum, total)
 		}
-		if sum.Joules > total.Joules*(1+1e-9) {
-			t.Errorf("%v: the pods used %v J of %v J", id, sum.Joules, total.Joules)
-		}
+		expect.That(t, sum.Joules <= total.Joules*(1+1e-9), "%v: the pods used %v J of %v J", id, sum.Joules, total.Joules)
 	}
 	const idleWatts = 70
 	whole := totals[driver.ID{Driver: GPUDriver, Pool: Name, Device: "gpu-6"}].Joules
 	if free := (cycle * 5 / 4).Seconds() - partitions.ShareSeconds/4; !near(whole-partitions.Joules, idleWatts*free) {
 		t.Errorf("pods of partitions used %v J of %v J, which were free for %v s", partitions.Joules, whole, free)
 	}
-	if len(pods) < 100 {
-		t.Errorf("%d pods were simulated", len(pods))
-	}
-	if idle != 3 {
-		t.Errorf("%d devices are held and idle, want 3", idle)
-	}
+	expect.That(t, len(pods) >= 100, "%d pods were simulated", len(pods))
+	expect.That(t, idle == 3, "%d devices are held and idle, want 3", idle)
 }
 
 func TestDemoDeterministic(t *testing.T) {
@@ -83,7 +78,6 @@ func TestDemoDeterministic(t *testing.T) {
 	if diff := cmp.Diff(one, again); diff != "" {
 		t.Errorf("the same seed gave different results:\n%s", diff)
 	}
-	if other, _ := play(t, 2, time.Minute); cmp.Equal(one, other) {
-		t.Error("different seeds gave the same results")
-	}
+	other, _ := play(t, 2, time.Minute)
+	expect.That(t, !cmp.Equal(one, other), "different seeds gave the same results")
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
+	"github.com/dra-exporter/dra-exporter/test/node"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -43,31 +44,23 @@ func newNode(t *testing.T, options Options) *Node {
 // ask requests the allocations from the node's kubelet over its socket.
 func ask(t *testing.T, n *Node) []podresources.Allocation {
 	t.Helper()
-	conn, err := grpc.NewClient("unix://"+n.path(socketPath), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, err := grpc.NewClient("unix://"+n.Path(node.Socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	must.Do(t, err)
 	defer func() { must.Do(t, conn.Close()) }()
 	answer := must.Get(v1.NewPodResourcesListerClient(conn).List(t.Context(), &v1.ListPodResourcesRequest{}))(t)
 	allocations, rejected := podresources.Parse(answer)
-	if len(rejected) > 0 {
-		t.Errorf("the kubelet's answer: %v", rejected)
-	}
+	expect.That(t, len(rejected) == 0, "the kubelet's answer: %v", rejected)
 	return allocations
 }
 
 // read returns the inventory and the claims of the node's file.
 func read(t *testing.T, n *Node) (driver.Inventory, map[podresources.Claim]podresources.ClaimFacts) {
 	t.Helper()
-	data := must.Get(os.ReadFile(n.path(inventoryPath)))(t)
+	data := must.Get(os.ReadFile(n.Path(node.Inventory)))(t)
 	devices, rejectedDevices, err := inventory.ParseSlices(data, Name)
-	if err != nil || len(rejectedDevices) > 0 {
-		t.Errorf("slices: %v, %v", err, rejectedDevices)
-	}
+	expect.That(t, err == nil && len(rejectedDevices) == 0, "slices: %v, %v", err, rejectedDevices)
 	claims, rejectedClaims, err := kube.ParseClaims(data)
-	if err != nil || len(rejectedClaims) > 0 {
-		t.Errorf("claims: %v, %v", err, rejectedClaims)
-	}
+	expect.That(t, err == nil && len(rejectedClaims) == 0, "claims: %v, %v", err, rejectedClaims)
 	return devices, claims
 }
 
@@ -131,7 +124,7 @@ func TestDemoOverTheSocket(t *testing.T) {
 func checkSpecs(t *testing.T, n *Node, allocations []podresources.Allocation) {
 	t.Helper()
 	names := map[string]bool{}
-	files, err := filepath.Glob(n.path(cdiPath, "*.json"))
+	files, err := filepath.Glob(n.Path(node.CDI, "*.json"))
 	must.Do(t, err)
 	for _, file := range files {
 		data, err := os.ReadFile(file)
@@ -142,19 +135,13 @@ func checkSpecs(t *testing.T, n *Node, allocations []podresources.Allocation) {
 		}
 	}
 	for _, a := range allocations {
-		if (len(a.CDI) == 1) != (a.Device.Driver == GPUDriver) {
-			t.Errorf("%v has the CDI names %v", a.Device, a.CDI)
-		}
+		expect.That(t, (len(a.CDI) == 1) == (a.Device.Driver == GPUDriver), "%v has the CDI names %v", a.Device, a.CDI)
 		for _, name := range a.CDI {
-			if !names[name] {
-				t.Errorf("no CDI spec has %s", name)
-			}
+			expect.That(t, names[name], "no CDI spec has %s", name)
 			delete(names, name)
 		}
 	}
-	if len(names) > 0 {
-		t.Errorf("no pod holds %v", names)
-	}
+	expect.That(t, len(names) == 0, "no pod holds %v", names)
 }
 
 // checkInventory checks that the slices and the source identify the hardware of each device in the
@@ -177,15 +164,12 @@ func checkInventory(t *testing.T, n *Node, devices driver.Inventory) {
 		}
 	}
 	for _, id := range n.Devices() {
-		if !found[id] {
-			t.Errorf("%v is not sampled, or has another identity: %+v", id, devices[id])
-		}
+		expect.That(t, found[id], "%v is not sampled, or has another identity: %+v", id, devices[id])
 	}
 	part, parent := devices[driver.ID{Driver: GPUDriver, Pool: Name, Device: "gpu-6-partition-1"}],
 		devices[driver.ID{Driver: GPUDriver, Pool: Name, Device: "gpu-6"}]
-	if part.Kind != driver.KindPartition || part.Parent != parent.UUID || part.UUID != "" {
-		t.Errorf("partition %+v of %+v", part, parent)
-	}
+	expect.That(t, part.Kind == driver.KindPartition && part.Parent == parent.UUID && part.UUID == "",
+		"partition %+v of %+v", part, parent)
 }
 
 // TestSteps checks the node between the steps of a pod's life.
@@ -202,7 +186,7 @@ func TestSteps(t *testing.T) {
 	n = newNode(t, Options{Now: clock.read, Between: func(_ podresources.Pod, done Step) {
 		clock.now = clock.now.Add(time.Second)
 		count := func(pattern string) int {
-			files, err := filepath.Glob(n.path(pattern))
+			files, err := filepath.Glob(n.Path(pattern))
 			must.Do(t, err)
 			return len(files)
 		}
@@ -210,8 +194,8 @@ func TestSteps(t *testing.T) {
 		before := n.machine.Total("gpu-0", clock.now).ActiveSeconds
 		clock.now = clock.now.Add(time.Second)
 		got = append(got, state{
-			done, len(claims), count(cdiPath + "/*.json"), count(burstablePath + "/*.slice/cgroup.events"),
-			count(logsPath + "/*"),
+			done, len(claims), count(node.CDI + "/*.json"), count(node.Burstable + "/*.slice/cgroup.events"),
+			count(node.Logs + "/*"),
 			len(ask(t, n)), n.machine.Total("gpu-0", clock.now).ActiveSeconds > before,
 		})
 	}})
@@ -235,9 +219,7 @@ func TestSteps(t *testing.T) {
 	}
 	expect.Equal(t, "", want, got)
 	uses := n.Uses(clock.now)
-	if len(uses) != 1 || uses[0].To.Sub(uses[0].From) != 10*time.Second {
-		t.Fatalf("uses %+v, want one of 10 s", uses)
-	}
+	must.That(t, len(uses) == 1 && uses[0].To.Sub(uses[0].From) == 10*time.Second, "uses %+v, want one of 10 s", uses)
 	// Listed for 10 s (5 steps of 2 s each), busy for 2 s of them.
 	want10 := sim.Truth{
 		HeldSeconds: 10, ShareSeconds: 10, ActiveSeconds: 2, Joules: 70*10 + 630*2,

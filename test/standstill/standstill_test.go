@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
@@ -23,9 +24,8 @@ func TestOverlap(t *testing.T) {
 		{10, 12, 2 * time.Second},
 		{21, 22, 0},
 	} {
-		if got := (standstill.Span{From: at(test.from), To: at(test.to)}).Overlap(still); got != test.want {
-			t.Errorf("from %d to %d: %v, want %v", test.from, test.to, got, test.want)
-		}
+		expect.Is(t, (standstill.Span{From: at(test.from), To: at(test.to)}).Overlap(still), test.want,
+			"from %d to %d", test.from, test.to)
 	}
 	if got := standstill.Total(still); got != 14*time.Second {
 		t.Errorf("in all %v, want 14s", got)
@@ -37,9 +37,7 @@ func TestWatchEnds(t *testing.T) {
 	stop()
 	stop()
 	for _, s := range found() {
-		if s.To.Sub(s.From) <= standstill.Shortest {
-			t.Errorf("%v is too short", s)
-		}
+		expect.That(t, s.To.Sub(s.From) > standstill.Shortest, "%v is too short", s)
 	}
 }
 
@@ -64,8 +62,6 @@ func TestWatchPressure(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	for _, s := range found() {
-		if s.To.Sub(s.From) <= 0 {
-			t.Errorf("%v is no span", s)
-		}
+		expect.That(t, s.To.Sub(s.From) > 0, "%v is no span", s)
 	}
 }

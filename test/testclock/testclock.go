@@ -33,9 +33,7 @@ func (c *Clock) Set(by time.Duration) { c.step += by }
 
 // Steps returns the steps by which tests set a clock.
 func Steps() []time.Duration {
-	return []time.Duration{
-		-time.Hour, -10 * time.Minute, -time.Minute, time.Minute, 10 * time.Minute, time.Hour,
-	}
+	return []time.Duration{-time.Hour, -10 * time.Minute, -time.Minute, time.Minute, 10 * time.Minute, time.Hour}
 }
 
 // Stepped returns a time with a monotonic reading after the wall clock was set by some seconds: the

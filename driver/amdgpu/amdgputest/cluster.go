@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // WriteCluster writes the sysfs of partitioned GPUs with processes 100, 101 and so on. Each process
@@ -33,9 +34,7 @@ func folder(gpu int) string {
 
 func write(tb testing.TB, path string, content []byte) {
 	tb.Helper()
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, os.WriteFile(path, content, 0o600))
 }
 
 // metrics returns a gpu_metrics table of version 1.9, which describes its own content: the activity

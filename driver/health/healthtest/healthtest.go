@@ -15,20 +15,18 @@ import (
 	healthv1 "k8s.io/kubelet/pkg/apis/dra-health/v1"
 	healthv1alpha1 "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Root returns a kubelet's root folder, whose path is short enough for sockets.
 func Root(tb testing.TB) string {
 	tb.Helper()
 	root, err := os.MkdirTemp("", "kubelet") //nolint:usetesting // the path of TempDir is too long for a socket
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, err)
 	tb.Cleanup(func() { _ = os.RemoveAll(root) })
 	for _, folder := range []string{"plugins", "plugins_registry"} {
-		if err := os.Mkdir(filepath.Join(root, folder), 0o755); err != nil {
-			tb.Fatal(err)
-		}
+		must.Do(tb, os.Mkdir(filepath.Join(root, folder), 0o755))
 	}
 	return root
 }
@@ -95,9 +93,7 @@ func (d *Driver) Start(tb testing.TB, root string) {
 		d.Socket = d.Name + "-reg.sock"
 	}
 	folder := filepath.Join(root, "plugins", d.Name)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, os.MkdirAll(folder, 0o755))
 	own := filepath.Join(folder, d.Socket)
 	if d.Endpoint == "" {
 		d.Endpoint = own
@@ -136,9 +132,7 @@ func (d *Driver) Kill() { d.kill() }
 func serve(tb testing.TB, serving *sync.WaitGroup, s *grpc.Server, path string) *net.UnixListener {
 	tb.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, err)
 	serving.Go(func() { _ = s.Serve(l) })
 	return l
 }
@@ -155,9 +149,7 @@ func (r registrar) GetInfo(ctx context.Context, _ *registration.InfoRequest) (*r
 			return nil, err
 		}
 	}
-	return &registration.PluginInfo{
-		Type: r.Type, Name: r.Name, Endpoint: r.Endpoint, SupportedVersions: r.Services,
-	}, nil
+	return &registration.PluginInfo{Type: r.Type, Name: r.Name, Endpoint: r.Endpoint, SupportedVersions: r.Services}, nil
 }
 
 type server struct {

@@ -75,9 +75,8 @@ func TestObjects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, malformed, err := Objects([]byte(tc.data), "ResourceSlice")
-			if err != nil || malformed != tc.malformed {
-				t.Errorf("%d malformed, want %d; error %v", malformed, tc.malformed, err)
-			}
+			expect.That(t, err == nil && malformed == tc.malformed,
+				"%d malformed, want %d; error %v", malformed, tc.malformed, err)
 			content := cmp.Transformer("JSON", func(raw json.RawMessage) (content any) {
 				_ = json.Unmarshal(raw, &content)
 				return content
@@ -115,9 +114,7 @@ func TestObjectsErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, _, err := Objects([]byte(tc.data), "ResourceSlice")
-			if err == nil || !strings.Contains(err.Error(), tc.want) || got != nil {
-				t.Errorf("error %v, want %q", err, tc.want)
-			}
+			expect.That(t, err != nil && strings.Contains(err.Error(), tc.want) && got == nil, "error %v, want %q", err, tc.want)
 		})
 	}
 }
@@ -138,9 +135,8 @@ func TestToJSON(t *testing.T) {
 	for data, ok := range map[string]bool{
 		"a: 1": true, `{"a":1}`: true, "---\na: 1\n": true, "a: [": false,
 	} {
-		if _, err := ToJSON([]byte(data)); (err == nil) != ok {
-			t.Errorf("%q: error %v", data, err)
-		}
+		_, err := ToJSON([]byte(data))
+		expect.That(t, (err == nil) == ok, "%q: error %v", data, err)
 	}
 }
 
@@ -163,9 +159,8 @@ func TestAmounts(t *testing.T) {
 		{Resource: "science", Value: 12e6},
 		{Resource: "zero", Value: 0},
 	}
-	if diff := cmp.Diff(want, got); diff != "" || rejected != 3 {
-		t.Errorf("%d rejected, want 3; -want +got:\n%s", rejected, diff)
-	}
+	diff := cmp.Diff(want, got)
+	expect.That(t, diff == "" && rejected == 3, "%d rejected, want 3; -want +got:\n%s", rejected, diff)
 }
 
 // FuzzObjects checks that objects are JSON, and that JSON input is unchanged.
@@ -174,13 +169,9 @@ func FuzzObjects(f *testing.F) {
 	f.Add([]byte(`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice"}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		got, _, err := Objects(data, "ResourceSlice")
-		if err != nil && got != nil {
-			t.Fatal("an error and a result")
-		}
+		must.That(t, err == nil || got == nil, "an error and a result")
 		for _, o := range got {
-			if !json.Valid(o.Raw) || o.Document < 1 {
-				t.Fatalf("%+v", o)
-			}
+			must.That(t, json.Valid(o.Raw) && o.Document >= 1, "%+v", o)
 		}
 		if j, err := ToJSON(data); err == nil && json.Valid(data) && !bytes.Equal(bytes.TrimSpace(data), j) &&
 			data[0] == '{' {

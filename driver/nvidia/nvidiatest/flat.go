@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Flat checks that threads, goroutines, files and memory stay constant over many ticks: 300, or as
@@ -44,16 +46,11 @@ func Flat(t *testing.T, variable string, calls int, warm func(), tick func(i int
 		}
 	}
 	last := now(ticks)
-	if last.threads > bound {
-		t.Errorf("there are %d threads, want %d at most", last.threads, bound)
-	}
+	expect.That(t, last.threads <= bound, "there are %d threads, want %d at most", last.threads, bound)
 	AtMostGoroutines(t, first.goroutines+1)
-	if last.files != first.files {
-		t.Errorf("open files went from %d to %d", first.files, last.files)
-	}
-	if last.live > first.live+first.live/20+64<<10 {
-		t.Errorf("live memory went from %d to %d bytes", first.live, last.live)
-	}
+	expect.That(t, last.files == first.files, "open files went from %d to %d", first.files, last.files)
+	expect.That(t, last.live <= first.live+first.live/20+64<<10,
+		"live memory went from %d to %d bytes", first.live, last.live)
 }
 
 // footprint is the resources of a process.
@@ -66,14 +63,10 @@ type footprint struct {
 func status(t *testing.T, name string) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	_, rest, _ := strings.Cut(string(text), name)
 	n, err := strconv.Atoi(strings.Fields(rest)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return n
 }
 
@@ -92,9 +85,7 @@ func AtMostGoroutines(t *testing.T, most int) {
 	for end := time.Now().Add(10 * time.Second); now > most && time.Now().Before(end); now = runtime.NumGoroutine() {
 		runtime.Gosched()
 	}
-	if now > most {
-		t.Errorf("there are %d goroutines, want at most %d", now, most)
-	}
+	expect.That(t, now <= most, "there are %d goroutines, want at most %d", now, most)
 }
 
 // Bench measures the ticks of a source: cpu-ns/op

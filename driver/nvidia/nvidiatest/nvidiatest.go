@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Machine is what a fake library reports.
@@ -46,9 +47,7 @@ func (c *Clock) Advance(seconds float64) {
 func Sample(tb testing.TB, s driver.Source) []driver.Sample {
 	tb.Helper()
 	samples, err := s.Sample(tb.Context())
-	if err != nil {
-		tb.Fatalf("sample: %v", err)
-	}
+	must.That(tb, err == nil, "sample: %v", err)
 	return samples
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -107,9 +108,7 @@ func TestPattern(t *testing.T) {
 		}
 		for c, pattern := range classes {
 			known := m.Action == c.action && m.BySeverity == c.severe && m.Known()
-			if known != pattern.MatchString(text) {
-				t.Errorf("XID %d, %+v: matches %v, want %v", code, c, !known, known)
-			}
+			expect.That(t, known == pattern.MatchString(text), "XID %d, %+v: matches %v, want %v", code, c, !known, known)
 		}
 	}
 }
@@ -121,12 +120,9 @@ func TestName(t *testing.T) {
 		"SXid 24007 (fatal)": xid.Name("24007", xid.Fatal),
 		"XID other":          xid.Name("other", ""),
 	} {
-		if got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
+		expect.That(t, got == want, "%s, want %s", got, want)
 	}
 	text := xid.Of("145", xid.Nonfatal).Text()
-	if text != "error of NVLink 5; work goes on; likely cause: a link, or the device at its other end." {
-		t.Error(text)
-	}
+	expect.That(t, text == "error of NVLink 5; work goes on; likely cause: a link, or the device at its other end.",
+		"%v", text)
 }

@@ -96,7 +96,7 @@ func newGPU(i int) GPU {
 		Utilization: 0.75, MemoryUtilization: 0.25, Encoder: 0.1, Decoder: 0.2, JPEG: 0.3, OFA: 0.4,
 		MemoryTotal: 80 << 30, MemoryReserved: 1 << 30, Memory: 16 << 30,
 		Temperature: 61, MemoryTemperature: 70,
-		ClockGraphics: 1.755e9, ClockSM: 1.74e9, ClockMem: 2.619e9, ClockVideo: 1.5e9,
+		ClockGraphics: 1.755e9, ClockSM: 1.74e9, ClockMemory: 2.619e9, ClockVideo: 1.5e9,
 		PCIeTransmitRate: 2e9, PCIeReceiveRate: 1e9, PCIeTransmit: 5e12, PCIeReceive: 6e12,
 		NVLinkTransmit: 1 << 40, NVLinkReceive: 1 << 41,
 		PCIeReplays: 3, Corrected: 5, Uncorrected: 1, RemappedCorrected: 2, RemappedUncorrected: 1, RetiredSBE: 4,

@@ -55,7 +55,7 @@ type GPU struct {
 	Encoder, Decoder, JPEG, OFA            float64
 	MemoryTotal, MemoryReserved, Memory    float64
 	Temperature, MemoryTemperature         float64
-	ClockGraphics, ClockSM, ClockMem       float64
+	ClockGraphics, ClockSM, ClockMemory    float64
 	ClockVideo                             float64
 	PCIeTransmitRate, PCIeReceiveRate      float64
 	PCIeTransmit, PCIeReceive              float64

@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard/drmcardtest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -69,18 +70,14 @@ func TestListAMD(t *testing.T) {
 		"692409005400": "0000:05:00.0", "cce0c6d49f5b0d86": "0000:05:00.0", "0xCCE0C6D49F5B0D86": "0000:05:00.0",
 		"69240900540a": "0002:86:01.0", "0000000000000000": "", "": "", "other": "",
 	} {
-		if got := found.PCI(name); got != want {
-			t.Errorf("%q is %q, want %q", name, got, want)
-		}
+		expect.Is(t, found.PCI(name), want, "%q", name)
 	}
 	for key, want := range map[int]int{0: 130, 1: 131, 2: -1} {
 		got, ok := found.Render("0002:86:01.0", key)
 		if !ok {
 			got = -1
 		}
-		if got != want {
-			t.Errorf("partition %d has render node %d, want %d", key, got, want)
-		}
+		expect.Is(t, got, want, "partition %d has render node", key)
 	}
 	if got, ok := found.Render("0000:05:00.0", 0); !ok || got != 129 {
 		t.Errorf("the whole GPU has render node %d", got)
@@ -93,9 +90,7 @@ func TestListAMDShared(t *testing.T) {
 	if got := found.PCI("692409005400"); got != "" || err != nil {
 		t.Errorf("it is %q, error %v", got, err)
 	}
-	if got := found.PCI("cce0c6d49f5b0d86"); got != "0000:05:00.0" {
-		t.Errorf("the unique ID is %q", got)
-	}
+	expect.Is(t, found.PCI("cce0c6d49f5b0d86"), "0000:05:00.0", "the unique ID")
 }
 
 // Nodes of earlier kernels have the partition's number in the function, or the same location.
@@ -106,9 +101,8 @@ func TestListAMDOldKernel(t *testing.T) {
 		properties := "location_id " + location + "\ndomain 2\ndrm_render_minor 131\n"
 		must.Do(t, os.WriteFile(path, []byte(properties), 0o600))
 		found, err := listAMD(t, root)
-		if got, ok := found.Render("0002:86:01.0", 1); !ok || got != 131 || err != nil {
-			t.Errorf("location %s: render node %d, error %v", location, got, err)
-		}
+		got, ok := found.Render("0002:86:01.0", 1)
+		expect.That(t, ok && got == 131 && err == nil, "location %s: render node %d, error %v", location, got, err)
 	}
 }
 
@@ -118,19 +112,13 @@ func TestListAMDRecorded(t *testing.T) {
 		t.Run(folder, func(t *testing.T) {
 			root := drmcardtest.Recorded(t, folder)
 			found, err := listAMD(t, root)
-			if err != nil {
-				t.Error(err)
-			}
-			if got := found.PCI(""); got != "" {
-				t.Errorf("a card without serial number is %q", got)
-			}
+			expect.OK(t, err)
+			expect.Is(t, found.PCI(""), "", "a card without serial number")
 			render, ok := found.Render("0000:64:00.0", 0)
 			if !ok {
 				render = -1
 			}
-			if render != want {
-				t.Errorf("render node %d, want %d", render, want)
-			}
+			expect.Is(t, render, want, "render node")
 		})
 	}
 }
@@ -158,8 +146,6 @@ devices/pci0000:00/0000:05:00.0/unique_id: cce0c6d49f5b0d86
 		"N/A":                                  "",
 		"":                                     "",
 	} {
-		if got := gpus.PCI(name); got != want {
-			t.Errorf("%q is %q, want %q", name, got, want)
-		}
+		expect.Is(t, gpus.PCI(name), want, "%q", name)
 	}
 }

@@ -71,9 +71,7 @@ func TestList(t *testing.T) {
 		},
 	}
 	expect.Equal(t, "cards", want, cards)
-	if name := cards[2].Name(); name != "card10" {
-		t.Errorf("name %q", name)
-	}
+	expect.Is(t, cards[2].Name(), "card10", "name")
 	if cards, err := list(t.TempDir()); err != nil || len(cards) > 0 {
 		t.Errorf("without the class: %v, %v", cards, err)
 	}
@@ -87,9 +85,8 @@ func TestLister(t *testing.T) {
 	ask := func(what string, wantFresh bool, want int) {
 		t.Helper()
 		cards, fresh, err := lister.Cards(clock)
-		if err != nil || fresh != wantFresh || len(cards) != want {
-			t.Errorf("%s: %d cards, fresh %v, error %v; want %d, %v", what, len(cards), fresh, err, want, wantFresh)
-		}
+		expect.That(t, err == nil && fresh == wantFresh && len(cards) == want,
+			"%s: %d cards, fresh %v, error %v; want %d, %v", what, len(cards), fresh, err, want, wantFresh)
 	}
 	ask("first", true, 3)
 	ask("again", false, 3)
@@ -121,13 +118,10 @@ func TestRecorded(t *testing.T) {
 		t.Run(folder, func(t *testing.T) {
 			root := drmcardtest.Recorded(t, folder)
 			cards, err := list(root)
-			if err != nil || len(cards) != 1 {
-				t.Fatalf("%+v, %v", cards, err)
-			}
+			must.That(t, err == nil && len(cards) == 1, "%+v, %v", cards, err)
 			got := cards[0]
-			if got.Hwmon == "" || filepath.Dir(got.Hwmon) != filepath.Join(got.Device, "hwmon") {
-				t.Errorf("hwmon %q of %q", got.Hwmon, got.Device)
-			}
+			expect.That(t, got.Hwmon != "" && filepath.Dir(got.Hwmon) == filepath.Join(got.Device, "hwmon"),
+				"hwmon %q of %q", got.Hwmon, got.Device)
 			got.Hwmon, got.Device, got.NUMANode = "", "", ""
 			expect.Equal(t, "card", want, got)
 		})

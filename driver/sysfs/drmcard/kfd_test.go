@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // Every node has an address in the kernel's format, and a render node's number.
@@ -16,9 +17,8 @@ func FuzzNode(f *testing.F) {
 	f.Add([]byte("drm_render_minor 128\nnum_sdma_engines 18446744073709551615\nnum_sdma_xgmi_engines 1"))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		properties := parseProperties(content)
-		if lines := strings.Count(string(content), "\n") + 1; len(properties) > lines {
-			t.Errorf("%q has %d numbers in %d lines", content, len(properties), lines)
-		}
+		lines := strings.Count(string(content), "\n") + 1
+		expect.That(t, len(properties) <= lines, "%q has %d numbers in %d lines", content, len(properties), lines)
 		n, ok := nodeOf(1, 2, properties)
 		pci := n.Slot + ".0"
 		if ok && (driver.NormalizePCI(pci) != pci || n.Render < 128 || n.part > 0x7f<<16|2 || n.Engines > 2*maxNodes) {

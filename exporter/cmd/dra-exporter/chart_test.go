@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/exporter/program"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -21,9 +22,8 @@ const chart = "../../../deployments/helm/dra-exporter/"
 func TestChart(t *testing.T) {
 	var help, stderr bytes.Buffer
 	for _, args := range [][]string{{"--help"}, {"top", "--help"}, {"gateway", "--help"}} {
-		if status := program.Run(t.Context(), args, sources(), &help, &stderr); status != 0 {
-			t.Fatalf("%v: exit status %d: %s", args, status, &stderr)
-		}
+		status := program.Run(t.Context(), args, sources(), &help, &stderr)
+		must.That(t, status == 0, "%v: exit status %d: %s", args, status, &stderr)
 	}
 	// Names that end with a dot or an underscore are completed by values.
 	name := regexp.MustCompile(`--(?:\[no-\])?[a-z][a-z.-]*[a-z]\b|\bDRA_EXPORTER_[A-Z_]*[A-Z]\b`)
@@ -44,15 +44,11 @@ func TestChart(t *testing.T) {
 					continue
 				}
 				named++
-				if !slices.Contains(known, flag) {
-					t.Errorf("%s: the program does not have %s", path, flag)
-				}
+				expect.That(t, slices.Contains(known, flag), "%s: the program does not have %s", path, flag)
 			}
 		}
 	}
-	if named < 40 {
-		t.Errorf("the templates name only %d flags and variables", named)
-	}
+	expect.That(t, named >= 40, "the templates name only %d flags and variables", named)
 	text := must.Get(os.ReadFile(chart + "values.schema.json"))(t)
 	var schema struct {
 		Properties struct {

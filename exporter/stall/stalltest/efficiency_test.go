@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // TestEfficiencies integrates the traces and compares with the figures by hand. The product of
@@ -31,7 +32,5 @@ func TestEfficiencies(t *testing.T) {
 			wrong++
 		}
 	}
-	if wrong < 2 {
-		t.Errorf("the product of means is wrong for %d jobs, want at least 2", wrong)
-	}
+	expect.That(t, wrong >= 2, "the product of means is wrong for %d jobs, want at least 2", wrong)
 }

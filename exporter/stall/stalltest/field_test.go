@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // TestFields compares the fields with the catalogue of quantities: their names and labels exist,
@@ -68,8 +69,6 @@ func TestTelemetry(t *testing.T) {
 		wanted := strings.Fields(want)
 		slices.Sort(wanted)
 		slices.Sort(got)
-		if !slices.Equal(got, wanted) {
-			t.Errorf("%v: %v, want %v", telemetry, got, wanted)
-		}
+		expect.That(t, slices.Equal(got, wanted), "%v: %v, want %v", telemetry, got, wanted)
 	}
 }

@@ -108,7 +108,5 @@ func rayCluster(members int) Pod {
 }
 
 func podGroup(members int) Pod {
-	return Pod{WorkloadKind: "Pod", Members: members, Labels: map[string]string{
-		"scheduling.x-k8s.io/pod-group": "train",
-	}}
+	return Pod{WorkloadKind: "Pod", Members: members, Labels: map[string]string{"scheduling.x-k8s.io/pod-group": "train"}}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -44,9 +45,7 @@ func TestLevels(t *testing.T) {
 				stalltest.DRAM, stalltest.Power, stalltest.Clock,
 				stalltest.PCIeReceived, stalltest.PCIeTransmitted, stalltest.HostCPU,
 			} {
-				if off := math.Abs(got[f] - want[f]); off > tolerance(f, want[f]) {
-					t.Errorf("%v: %.4g, recorded %.4g", f, got[f], want[f])
-				}
+				expect.That(t, math.Abs(got[f]-want[f]) <= tolerance(f, want[f]), "%v: %.4g, recorded %.4g", f, got[f], want[f])
 			}
 		})
 	}
@@ -89,9 +88,7 @@ func TestOwnTraffic(t *testing.T) {
 	want := recordedMeans(t, recordings, "one_block_int", "NVIDIA H100 80GB HBM3")
 	got := phaseMeans(t, "one-block-integers", "work")
 	for _, f := range []stalltest.Field{stalltest.PCIeReceived, stalltest.PCIeTransmitted} {
-		if math.Abs(got[f]-want[f]) > 0.15*want[f] {
-			t.Errorf("%v: %.4g, recorded %.4g", f, got[f], want[f])
-		}
+		expect.That(t, math.Abs(got[f]-want[f]) <= 0.15*want[f], "%v: %.4g, recorded %.4g", f, got[f], want[f])
 		if v := phaseMeans(t, "dev-pod-sleeps", "sleep")[f]; v != 0 {
 			t.Errorf("%v: %v without a context", f, v)
 		}
@@ -106,9 +103,7 @@ func TestFallingCounter(t *testing.T) {
 		{"workload": "w", "seconds": [
 			{"energy_joules_total": 170, "host_state": "R", "host_cpu_seconds": 5},
 			{"energy_joules_total": 20, "host_state": "R", "host_cpu_seconds": 5.5}]}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	seconds := recordings[0].Seconds
 	for i, want := range []struct{ joules, cpu float64 }{{70, 0}, {0, 0.5}} {
 		if got := seconds[i]; got[stalltest.Energy] != want.joules || got[stalltest.HostCPU] != want.cpu {
@@ -127,9 +122,8 @@ func TestParseRecordings(t *testing.T) {
 		`{"device":"a lamp"}`: `no model of device "a lamp"`,
 		`{"device":"NVIDIA H200","segments":[{"workload":"w","seconds":[]}]}`: "segment w has no seconds",
 	} {
-		if _, err := stalltest.ParseRecordings(strings.NewReader(content)); err == nil || err.Error() != want {
-			t.Errorf("%s: %v, want %s", content, err, want)
-		}
+		_, err := stalltest.ParseRecordings(strings.NewReader(content))
+		expect.That(t, err != nil && err.Error() == want, "%s: %v, want %s", content, err, want)
 	}
 }
 
@@ -137,9 +131,7 @@ func TestParseRecordings(t *testing.T) {
 // hangs does so to the end, and each has a workload and idles first.
 func TestRecordedTraces(t *testing.T) {
 	recordings, err := stalltest.Recordings(os.DirFS("testdata"))
-	if err != nil || len(recordings) < 25 {
-		t.Fatalf("%d recordings, error %v", len(recordings), err)
-	}
+	must.That(t, err == nil && len(recordings) >= 25, "%d recordings, error %v", len(recordings), err)
 	hung := 0
 	for _, r := range recordings {
 		var last stalltest.Sample
@@ -156,14 +148,10 @@ func TestRecordedTraces(t *testing.T) {
 			last = *s
 			n++
 		}
-		if n != 600 {
-			t.Errorf("%s: %d samples, want 600", r.Workload, n)
-		}
+		expect.That(t, n == 600, "%s: %d samples, want 600", r.Workload, n)
 		if last.Truth == stalltest.Hangs {
 			hung++
 		}
 	}
-	if hung < 8 {
-		t.Errorf("%d recordings hang, want at least 8", hung)
-	}
+	expect.That(t, hung >= 8, "%d recordings hang, want at least 8", hung)
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -27,12 +29,10 @@ func TestKinds(t *testing.T) {
 	}
 	names := map[string]bool{}
 	for _, k := range all() {
-		if k.Name == "" || k.Why == "" || k.Source == "" || names[k.Name] {
-			t.Errorf("%+v: no name of its own, no reason or no source", k.Name)
-		}
-		if k.Pod.WorkloadKind == "" || k.Pod.Members < 1 || k.Devices < 1 {
-			t.Errorf("%s: pod %+v with %d devices", k.Name, k.Pod, k.Devices)
-		}
+		expect.That(t, k.Name != "" && k.Why != "" && k.Source != "" && !names[k.Name],
+			"%+v: no name of its own, no reason or no source", k.Name)
+		expect.That(t, k.Pod.WorkloadKind != "" && k.Pod.Members >= 1 && k.Devices >= 1,
+			"%s: pod %+v with %d devices", k.Name, k.Pod, k.Devices)
 		names[k.Name] = true
 	}
 	length := day
@@ -57,9 +57,7 @@ func TestKinds(t *testing.T) {
 				break
 			}
 		}
-		if hung < int(length.Seconds())/8 {
-			t.Errorf("%s hangs for %d s of %v", k.Name, hung, length)
-		}
+		expect.That(t, hung >= int(length.Seconds())/8, "%s hangs for %d s of %v", k.Name, hung, length)
 	}
 }
 
@@ -139,9 +137,7 @@ func TestFrom(t *testing.T) {
 		}
 		n++
 	}
-	if n != len(whole) {
-		t.Errorf("%d samples, want %d", n, len(whole))
-	}
+	expect.That(t, n == len(whole), "%d samples, want %d", n, len(whole))
 }
 
 func phaseMeans(t *testing.T, kind, phase string) stalltest.Values {
@@ -207,18 +203,15 @@ func TestTemperature(t *testing.T) {
 			}
 		}
 	}
-	if early-late < 3 || early-late > 12 {
-		t.Errorf("%.1f W after the work, %.1f W twenty minutes later", early, late)
-	}
+	expect.That(t, early-late >= 3 && early-late <= 12, "%.1f W after the work, %.1f W twenty minutes later", early, late)
 }
 
 // TestCadence checks that a loop of phases keeps its share of time: 1.2 s of the CPU and 50 ms of
 // the device, as seconds see it.
 func TestCadence(t *testing.T) {
 	got := phaseMeansOfAll(t, "dataloader-starved")
-	if want := 0.05 / 1.25 * 0.985; math.Abs(got[stalltest.Busy]-want) > 0.005 {
-		t.Errorf("busy %v, want %v", got[stalltest.Busy], want)
-	}
+	want := 0.05 / 1.25 * 0.985
+	expect.That(t, math.Abs(got[stalltest.Busy]-want) <= 0.005, "busy %v, want %v", got[stalltest.Busy], want)
 }
 
 // TestLoops checks that loops end after their time, and that a job which has ended leaves its claim
@@ -250,13 +243,10 @@ func TestLoops(t *testing.T) {
 			continue
 		}
 		ended++
-		if s.Truth != stalltest.Idle || s.Values[stalltest.Clock] != short.Model.ClockIdle && ended > 1 {
-			t.Fatalf("%+v after the end", s)
-		}
+		must.That(t, s.Truth == stalltest.Idle && (s.Values[stalltest.Clock] == short.Model.ClockIdle || ended <= 1),
+			"%+v after the end", s)
 	}
-	if ended < 3500 {
-		t.Errorf("ended for %d s of an hour", ended)
-	}
+	expect.That(t, ended >= 3500, "ended for %d s of an hour", ended)
 }
 
 func phaseMeansOfAll(t *testing.T, kind string) stalltest.Values {

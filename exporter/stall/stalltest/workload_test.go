@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestWorkloads checks that workloads are what their truth says: shares are from 0 to 1, counters
@@ -15,9 +17,8 @@ import (
 func TestWorkloads(t *testing.T) {
 	slow, names := 0, map[string]bool{}
 	for _, w := range stalltest.Workloads() {
-		if names[w.Name] || w.Why == "" || w.Source == "" || w.Kind == "" || len(w.Members) < 3 {
-			t.Errorf("%s: twice, or without a reason, a source, a kind or three members", w.Name)
-		}
+		expect.That(t, !names[w.Name] && w.Why != "" && w.Source != "" && w.Kind != "" && len(w.Members) >= 3,
+			"%s: twice, or without a reason, a source, a kind or three members", w.Name)
 		names[w.Name] = true
 		seen := map[string]bool{}
 		for _, s := range w.Series("a") {
@@ -34,14 +35,11 @@ func TestWorkloads(t *testing.T) {
 			if s.From == 0 {
 				continue
 			}
-			if before, after := other.At(s.From-1).Tensor, other.At(s.From+1).Tensor; after > 0.9*before {
-				t.Errorf("%s: the others compute as much as before, %v and %v", w.Name, before, after)
-			}
+			before, after := other.At(s.From-1).Tensor, other.At(s.From+1).Tensor
+			expect.That(t, after <= 0.9*before, "%s: the others compute as much as before, %v and %v", w.Name, before, after)
 		}
 	}
-	if slow < 5 || len(names)-slow < 15 {
-		t.Errorf("%d workloads with a straggler of %d", slow, len(names))
-	}
+	expect.That(t, slow >= 5 && len(names)-slow >= 15, "%d workloads with a straggler of %d", slow, len(names))
 }
 
 // TestPresence checks that a member has samples only while it is a member, and that its counters
@@ -58,9 +56,8 @@ func TestPresence(t *testing.T) {
 			}
 			for minute := range stalltest.WorkloadMinutes {
 				v, ok := s.Value(minute)
-				if ok != (minute >= m.First && minute < last) {
-					t.Fatalf("%s: %s of %s in minute %d: %v", w.Name, s.Metric, m.Name, minute, ok)
-				}
+				must.That(t, ok == (minute >= m.First && minute < last),
+					"%s: %s of %s in minute %d: %v", w.Name, s.Metric, m.Name, minute, ok)
 				if minute == m.First && strings.HasSuffix(s.Metric, "_total") && v != 0 {
 					t.Errorf("%s: %s of %s starts at %v", w.Name, s.Metric, m.Name, v)
 				}
@@ -88,9 +85,8 @@ func checkSeries(t *testing.T, workload string, s stalltest.Series) {
 		}
 		last = v
 	}
-	if samples < stalltest.WorkloadMinutes/3 || samples > stalltest.WorkloadMinutes {
-		t.Errorf("%s: %d samples of %s", workload, samples, s.Metric)
-	}
+	expect.That(t, samples >= stalltest.WorkloadMinutes/3 && samples <= stalltest.WorkloadMinutes,
+		"%s: %d samples of %s", workload, samples, s.Metric)
 }
 
 // TestGroups checks that the members of a job are in step, and that a job hangs if and only if its
@@ -98,9 +94,8 @@ func checkSeries(t *testing.T, workload string, s stalltest.Series) {
 func TestGroups(t *testing.T) {
 	names, hung := map[string]bool{}, 0
 	for _, g := range stalltest.Groups() {
-		if names[g.Name] || g.Why == "" || g.Source == "" || len(g.Members) < 2 {
-			t.Errorf("%s: twice, or without a reason, a source or two members", g.Name)
-		}
+		expect.That(t, !names[g.Name] && g.Why != "" && g.Source != "" && len(g.Members) >= 2,
+			"%s: twice, or without a reason, a source or two members", g.Name)
 		names[g.Name] = true
 		if g.Hangs {
 			hung++
@@ -108,9 +103,7 @@ func TestGroups(t *testing.T) {
 		worked := make([]bool, int((8 * time.Hour).Seconds())) // some member works, or is idle and not hung
 		hangs := make([]bool, len(worked))
 		for _, k := range g.Members {
-			if k.Pod.Members != len(g.Members) && k.Pod.Members < 2 {
-				t.Errorf("%s: %+v", k.Name, k.Pod)
-			}
+			expect.That(t, k.Pod.Members == len(g.Members) || k.Pod.Members >= 2, "%s: %+v", k.Name, k.Pod)
 			i := 0
 			for s := range k.Trace(1, 8*time.Hour).Samples {
 				worked[i] = worked[i] || s.Truth == stalltest.Works
@@ -119,9 +112,8 @@ func TestGroups(t *testing.T) {
 			}
 		}
 		last := len(worked) - 1
-		if hangs[last] != g.Hangs || g.Hangs && worked[last] {
-			t.Errorf("%s: hangs %v, works %v at the end, want hangs %v", g.Name, hangs[last], worked[last], g.Hangs)
-		}
+		expect.That(t, hangs[last] == g.Hangs && (!g.Hangs || !worked[last]),
+			"%s: hangs %v, works %v at the end, want hangs %v", g.Name, hangs[last], worked[last], g.Hangs)
 		for i := range worked {
 			if hangs[i] && worked[i] {
 				t.Errorf("%s: in second %d a member works and another hangs", g.Name, i)
@@ -129,7 +121,5 @@ func TestGroups(t *testing.T) {
 			}
 		}
 	}
-	if hung < 8 || len(names)-hung < 8 {
-		t.Errorf("%d groups hang of %d", hung, len(names))
-	}
+	expect.That(t, hung >= 8 && len(names)-hung >= 8, "%d groups hang of %d", hung, len(names))
 }

@@ -259,9 +259,7 @@ func TestDecisionsAreOfOnePage(t *testing.T) {
 	g := newGated(s)
 	for _, path := range []string{"/metrics", "/api/v1/snapshot"} {
 		want := map[string]int{"/metrics": 200, "/api/v1/snapshot": 403}[path]
-		if status := g.status(path, "Bearer alice"); status != want {
-			t.Errorf("%s: status %d, want %d", path, status, want)
-		}
+		expect.Is(t, g.status(path, "Bearer alice"), want, "%s: status", path)
 	}
 	r := httptest.NewRequest(http.MethodPost, "/metrics", http.NoBody)
 	r.Header.Set("Authorization", "Bearer alice")
@@ -279,9 +277,7 @@ func TestTogether(t *testing.T) {
 		var asking sync.WaitGroup
 		for range 50 {
 			asking.Go(func() {
-				if status := g.status("/metrics", "Bearer alice"); status != 200 {
-					t.Errorf("status %d", status)
-				}
+				expect.Is(t, g.status("/metrics", "Bearer alice"), 200, "status")
 			})
 		}
 		asking.Wait()
@@ -311,12 +307,9 @@ func TestFailures(t *testing.T) {
 			g.status("/metrics", "Bearer alice")
 			s.set(test.fault)
 			begun := time.Now()
-			if status := g.status("/metrics", "Bearer bob"); status != 503 {
-				t.Errorf("%s: status %d, want 503", name, status)
-			}
-			if took := time.Since(begun); took > reviewTimeout {
-				t.Errorf("%s: it took %v", name, took)
-			}
+			expect.Is(t, g.status("/metrics", "Bearer bob"), 503, "%s: status", name)
+			took := time.Since(begun)
+			expect.That(t, took <= reviewTimeout, "%s: it took %v", name, took)
 			if status := g.status("/metrics", "Bearer alice"); status != 200 {
 				t.Errorf("%s: status %d for who was allowed a moment ago", name, status)
 			}
@@ -328,9 +321,7 @@ func TestFailures(t *testing.T) {
 			if status := g.status("/metrics", "Bearer alice"); status != 200 {
 				t.Errorf("%s: status %d when all is well again", name, status)
 			}
-			if diff := cmp.Diff([]string{"up", "up", test.reason, test.reason, "up", "up"}, g.outcomes); diff != "" {
-				t.Errorf("%s: %s", name, diff)
-			}
+			expect.Equal(t, fmt.Sprintf("%s", name), []string{"up", "up", test.reason, test.reason, "up", "up"}, g.outcomes)
 		}
 	})
 }
@@ -346,9 +337,8 @@ func TestGone(t *testing.T) {
 		r.Header.Set("Authorization", "Bearer alice")
 		begun := time.Now()
 		g.ServeHTTP(httptest.NewRecorder(), r)
-		if took := time.Since(begun); took > 20*time.Millisecond {
-			t.Errorf("it took %v", took)
-		}
+		took := time.Since(begun)
+		expect.That(t, took <= 20*time.Millisecond, "it took %v", took)
 		if status := g.status("/metrics", "Bearer alice"); status != 200 || s.asked() != 2 {
 			t.Errorf("status %d after %d reviews, want 200 after 2", status, s.asked())
 		}
@@ -369,13 +359,9 @@ clusters: [{name: c, cluster: {server: %q}}], users: [{name: c, user: {token: t}
 	client := must.Get(kube.NewClient(path, "test"))(t)
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 	g := newGated(client)
-	if status := g.status("/metrics", "Bearer alice"); status != 200 {
-		t.Errorf("status %d, want 200", status)
-	}
+	expect.Is(t, g.status("/metrics", "Bearer alice"), 200, "status")
 	expect.Equal(t, "", []string{tokenReviews, accessReviews}, s.reviews)
 	s.set(func(s *server) { s.fail = http.StatusForbidden })
-	if status := g.status("/metrics", "Bearer bob"); status != 503 {
-		t.Errorf("status %d, want 503", status)
-	}
+	expect.Is(t, g.status("/metrics", "Bearer bob"), 503, "status")
 	expect.Equal(t, "", []string{"up", "up", "forbidden"}, g.outcomes)
 }

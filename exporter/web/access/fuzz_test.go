@@ -13,6 +13,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/web/client"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // answers are fixed answers to the two questions of a review.
@@ -67,8 +68,7 @@ func FuzzSenderOf(f *testing.F) {
 	f.Add("opaque")
 	f.Fuzz(func(t *testing.T, token string) {
 		here, there := senderOf("192.0.2.1:1", token), senderOf("192.0.2.2:1", token)
-		if here.client != client.Of("192.0.2.1:2") || here == there || here.subject != there.subject {
-			t.Fatalf("senders %+v and %+v", here, there)
-		}
+		must.That(t, here.client == client.Of("192.0.2.1:2") && here != there && here.subject == there.subject,
+			"senders %+v and %+v", here, there)
 	})
 }

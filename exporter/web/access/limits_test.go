@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // flood sends bad tokens for some seconds, at a rate per second, from a number of clients in turn.
@@ -33,12 +35,10 @@ func TestFlood(t *testing.T) {
 			s := &server{}
 			g := newGated(s)
 			counts := flood(g, test.clients, 51, 100, stranger)
-			if counts[401] != test.want || counts[503] != 51*100-test.want || s.asked() != test.want {
-				t.Errorf("%d clients got %v, want %d times 401 and else 503", test.clients, counts, test.want)
-			}
-			if len(g.outcomes) != test.want || g.limited != counts[503] {
-				t.Errorf("%d outcomes, %d limited", len(g.outcomes), g.limited)
-			}
+			expect.That(t, counts[401] == test.want && counts[503] == 51*100-test.want && s.asked() == test.want,
+				"%d clients got %v, want %d times 401 and else 503", test.clients, counts, test.want)
+			expect.That(t, len(g.outcomes) == test.want && g.limited == counts[503],
+				"%d outcomes, %d limited", len(g.outcomes), g.limited)
 		})
 	}
 }
@@ -67,9 +67,7 @@ func TestRenewalInAFlood(t *testing.T) {
 				time.Sleep(allowedFor)
 				flooding(g)
 				for _, token := range []string{first, fmt.Sprint("Bearer ", jwt("alice", "good"), renewal)} {
-					if status := g.status("/metrics", token); status != 200 {
-						t.Errorf("%s: renewal %d: status %d", name, renewal, status)
-					}
+					expect.Is(t, g.status("/metrics", token), 200, "%s: renewal %d: status", name, renewal)
 				}
 			}
 		})
@@ -82,16 +80,12 @@ func TestNewClientInAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGated(&server{})
 		flood(g, 20, 60, 90, stranger)
-		if status := g.status("/metrics", "Bearer "+jwt("alice", "good")); status != 200 {
-			t.Errorf("status %d", status)
-		}
+		expect.Is(t, g.status("/metrics", "Bearer "+jwt("alice", "good")), 200, "status")
 		counts := map[int]int{}
 		for i := range 100 {
 			counts[g.status("/metrics", "Bearer "+jwt("alice", fmt.Sprint("bad", i)))]++
 		}
-		if counts[401] != knownBurst {
-			t.Errorf("the sender got %v, want %d times 401", counts, knownBurst)
-		}
+		expect.That(t, counts[401] == knownBurst, "the sender got %v, want %d times 401", counts, knownBurst)
 	})
 }
 
@@ -103,8 +97,6 @@ func TestSenderOf(t *testing.T) {
 		t.Error("senders are not told apart by client and subject")
 	}
 	for _, token := range []string{"opaque", "a.b", "a.!.c", "a.bm90IGpzb24.c", "a.b.c.d", ".."} {
-		if got := senderOf(gateClient, token); got != senderOf(gateClient, "other") {
-			t.Errorf("%q has a subject", token)
-		}
+		expect.That(t, senderOf(gateClient, token) == senderOf(gateClient, "other"), "%q has a subject", token)
 	}
 }

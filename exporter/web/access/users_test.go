@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Headers that name a user are used only from a trusted client, and never for users of the cluster
@@ -81,9 +83,7 @@ func askOnce(t *testing.T) {
 	t.Helper()
 	s := &server{}
 	limited := 0
-	u := NewUsers(Config{
-		API: s, Report: func(time.Duration, error) {}, Limited: func() { limited++ },
-	}, Proxy{})
+	u := NewUsers(Config{API: s, Report: func(time.Duration, error) {}, Limited: func() { limited++ }}, Proxy{})
 	request := func(token string) *http.Request {
 		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
 		r.Header.Set("Authorization", "Bearer "+token)
@@ -91,9 +91,7 @@ func askOnce(t *testing.T) {
 	}
 	for range 3 {
 		user, status := u.Of(request("alice"))
-		if status != http.StatusOK {
-			t.Fatalf("alice: status %d", status)
-		}
+		must.That(t, status == http.StatusOK, "alice: status %d", status)
 		for path, want := range map[string]bool{"/metrics": true, "/": false} {
 			if may, err := u.MayGet(t.Context(), user, path); err != nil || may != want {
 				t.Errorf("%s: %v, %v", path, may, err)

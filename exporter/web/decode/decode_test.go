@@ -97,9 +97,7 @@ func TestMore(t *testing.T) {
 		`{}`: true, "{} \n": true, `{}<`: false, `{}{}`: false, `{} null`: false, `{`: false, ``: false,
 	} {
 		_, err := Summary(strings.NewReader(document), NewBudget(1<<10, 1<<20).Open(1<<20))
-		if (err == nil) != want {
-			t.Errorf("%q: %v", document, err)
-		}
+		expect.That(t, (err == nil) == want, "%q: %v", document, err)
 	}
 }
 
@@ -112,9 +110,7 @@ func TestFilter(t *testing.T) {
 		Incident: func(*recorder.Incident) bool { return false },
 	}
 	got, err := Report(strings.NewReader(honest), a, only)
-	if err != nil || len(got.Devices) != 1 || len(got.Claims) != 0 || len(got.Pods) != 1 {
-		t.Errorf("%+v, %v", got, err)
-	}
+	expect.That(t, err == nil && len(got.Devices) == 1 && len(got.Claims) == 0 && len(got.Pods) == 1, "%+v, %v", got, err)
 	kept := a.used
 	a.Close()
 	if _, err = Report(strings.NewReader(honest), a, Filter{}); err != nil || a.used < 2*kept {
@@ -146,9 +142,8 @@ func TestHostile(t *testing.T) {
 				t.Errorf("%s: %s is read", document, name)
 			}
 			// A list of 8 MiB leaves about four times as much behind when it grows, as garbage.
-			if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
-				t.Errorf("%s: %s took %d MiB, %v", document, name, took>>20, err)
-			}
+			took := after.TotalAlloc - before.TotalAlloc
+			expect.That(t, took <= 64<<20, "%s: %s took %d MiB, %v", document, name, took>>20, err)
 			if a.Close(); budget.pool.Load() != 16<<20 {
 				t.Errorf("%s: %s: %d of the pool are left", document, name, budget.pool.Load())
 			}

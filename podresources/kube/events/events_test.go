@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -241,9 +242,8 @@ func TestSimilar(t *testing.T) {
 				joint += count
 			}
 		}
-		if len(counts) != 10 || joint < 15 {
-			t.Errorf("%d events, and %d times they were combined: %v", len(counts), joint, counts)
-		}
+		expect.That(t, len(counts) == 10 && joint >= 15,
+			"%d events, and %d times they were combined: %v", len(counts), joint, counts)
 	})
 }
 
@@ -259,9 +259,8 @@ func TestSuppressed(t *testing.T) {
 		time.Sleep(time.Hour)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.results[Suppressed] == 0 || r.results[Created]+r.results[Updated] != 40 {
-			t.Errorf("of 40 events: %v", r.results)
-		}
+		expect.That(t, r.results[Suppressed] != 0 && r.results[Created]+r.results[Updated] == 40,
+			"of 40 events: %v", r.results)
 	})
 }
 
@@ -294,9 +293,7 @@ func TestRefused(t *testing.T) {
 		r.want(t, map[Result]int{
 			Result(driver.ReasonForbidden): 2, UIDUnknown: 1, Result(driver.ReasonAbsent): 1, Created: 2,
 		})
-		if got := s.counts(pod(1))["DeviceXID: XID 79"]; got != 2 {
-			t.Errorf("the event that was refused before has the count %d, want 2", got)
-		}
+		expect.Is(t, s.counts(pod(1))["DeviceXID: XID 79"], 2, "the event that was refused before has the count")
 	})
 }
 
@@ -322,9 +319,7 @@ func TestUnreachable(t *testing.T) {
 			r.Write(xid(pod(1), 1), xid(pod(2), 1))
 			time.Sleep(35 * time.Minute)
 			r.want(t, test.want)
-			if len(s.writes) > 40 {
-				t.Errorf("%d requests in %v", len(s.writes), test.outage)
-			}
+			expect.That(t, len(s.writes) <= 40, "%d requests in %v", len(s.writes), test.outage)
 		})
 	}
 }
@@ -340,21 +335,17 @@ func TestStorm(t *testing.T) {
 		for n := range 64 * 32 {
 			r.Write(xid(pod(n), 1))
 		}
-		if took := time.Since(began); took > 0 {
-			t.Errorf("to write events took %v", took)
-		}
+		took := time.Since(began)
+		expect.That(t, took <= 0, "to write events took %v", took)
 		time.Sleep(30 * time.Second)
 		s.mu.Lock()
-		if len(s.writes) > burst+31 {
-			t.Errorf("%d requests in 30 s", len(s.writes))
-		}
+		expect.That(t, len(s.writes) <= burst+31, "%d requests in 30 s", len(s.writes))
 		s.mu.Unlock()
 		time.Sleep(10 * time.Minute)
 		r.stop()
 		created, lost := r.results[Created], r.results[Result(driver.ReasonTooMany)]
-		if created != len(s.objects) || created > maxWaiting+burst+1 || created+lost != 64*32 {
-			t.Errorf("%d events are created, results %v", len(s.objects), r.results)
-		}
+		expect.That(t, created == len(s.objects) && created <= maxWaiting+burst+1 && created+lost == 64*32,
+			"%d events are created, results %v", len(s.objects), r.results)
 	})
 }
 
@@ -374,19 +365,15 @@ func TestEnd(t *testing.T) {
 			synctest.Wait()
 			began := time.Now()
 			r.stop()
-			if took := time.Since(began); took > drainTimeout {
-				t.Errorf("the end took %v", took)
-			}
-			if got := len(s.objects); (got == burst+5) == hangs {
-				t.Errorf("%d events are written", got)
-			}
+			took := time.Since(began)
+			expect.That(t, took <= drainTimeout, "the end took %v", took)
+			got := len(s.objects)
+			expect.That(t, (got == burst+5) != hangs, "%d events are written", got)
 			total := 0
 			for n := range maps.Values(r.results) {
 				total += n
 			}
-			if total != burst+5 {
-				t.Errorf("of %d events %d are counted: %v", burst+5, total, r.results)
-			}
+			expect.That(t, total == burst+5, "of %d events %d are counted: %v", burst+5, total, r.results)
 		})
 	}
 }
@@ -412,12 +399,9 @@ func TestName(t *testing.T) {
 		for _, reason := range []string{"A", "B"} {
 			e := w.object(&entry{Event: Event{Object: Object{Pod, "team", name, "uid"}, Reason: reason, Message: "é" + name}})
 			names[e.Name] = true
-			if problems := validation.IsDNS1123Subdomain(e.Name); len(problems) > 0 {
-				t.Errorf("%s: %v", e.Name, problems)
-			}
+			problems := validation.IsDNS1123Subdomain(e.Name)
+			expect.That(t, len(problems) == 0, "%s: %v", e.Name, problems)
 		}
 	}
-	if len(names) != 8 {
-		t.Errorf("%d names of 8 events", len(names))
-	}
+	expect.Is(t, len(names), 8, "names of 8 events")
 }

@@ -8,8 +8,13 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The resources that it serves.
@@ -90,13 +95,15 @@ type Usage struct {
 	Bytes    int // of all response bodies
 }
 
-// New starts a server on a port of the loopback interface. It serves v1 and has no objects.
-func New() (*Server, error) {
-	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	return start(listener), nil
+// New starts a server on a port of the loopback interface until the test ends, and writes a
+// kubeconfig for it. It serves v1 and has no objects.
+func New(tb testing.TB) (s *Server, kubeconfig string) {
+	tb.Helper()
+	s = start(must.Get((&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0"))(tb))
+	tb.Cleanup(s.Close)
+	kubeconfig = filepath.Join(tb.TempDir(), "kubeconfig")
+	must.Do(tb, os.WriteFile(kubeconfig, s.Kubeconfig(), 0o600))
+	return s, kubeconfig
 }
 
 // NewInMemory starts a server that only [Server.Dial] reaches, for tests within a synctest bubble.

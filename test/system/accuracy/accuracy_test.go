@@ -20,6 +20,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/program"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
@@ -64,9 +65,7 @@ const (
 func TestShortPods(t *testing.T) {
 	t.Parallel()
 	root, err := os.MkdirTemp("", "acc") //nolint:usetesting // t.TempDir's path is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	node := newNode(t, root)
 	nowhere := []string{"--path.sysfs=" + filepath.Join(root, "none"), "--path.cdi=" + filepath.Join(root, "none")}
@@ -95,9 +94,7 @@ func TestShortPods(t *testing.T) {
 	at := time.Now()
 	still := stalls()
 	pods, parts := truthOf(node, at, still).split()
-	if len(pods) < gpus*10 {
-		t.Errorf("only %d pods were simulated", len(pods))
-	}
+	expect.That(t, len(pods) >= gpus*10, "only %d pods were simulated", len(pods))
 	table := &report{pods: pods}
 	withCreated := table.add("created timestamps ingested", measure(t, created, exact, at))
 	withHold := table.add("default Prometheus, default zero-hold (20 s)", measure(t, plain, held, at))
@@ -126,14 +123,11 @@ func TestShortPods(t *testing.T) {
 	withHold.hold(t, maxErrorZeroHold+pods.meanStalled())
 	divided.hold(t, maxErrorPartitions+parts.meanStalled())
 	dividedGauge.hold(t, maxErrorPartitions+parts.meanStalled())
-	if slowly.missed > 0 {
-		t.Errorf("the slow source misses %d of %d pods", slowly.missed, len(pods))
-	}
+	expect.That(t, slowly.missed <= 0, "the slow source misses %d of %d pods", slowly.missed, len(pods))
 	// If a refresh interval extends beyond the first or the last pod, the time without a pod gets
 	// its share.
-	if math.Abs(slowly.total-1) > 0.1+pods.meanStalled() {
-		t.Errorf("the slow source reports %.1f %% of the energy of all pods together, want about 100", 100*slowly.total)
-	}
+	expect.That(t, math.Abs(slowly.total-1) <= 0.1+pods.meanStalled(),
+		"the slow source reports %.1f %% of the energy of all pods together, want about 100", 100*slowly.total)
 }
 
 func newNode(t *testing.T, root string) *simnode.Node {
@@ -168,9 +162,7 @@ func startExporter(t *testing.T, node *simnode.Node, devices sim.Options, flags 
 	var running sync.WaitGroup
 	var said bytes.Buffer
 	running.Go(func() {
-		if status := program.Run(ctx, append(args, flags...), sources, &said, &said); status != 0 {
-			t.Errorf("the exporter ended with %d", status)
-		}
+		expect.Is(t, program.Run(ctx, append(args, flags...), sources, &said, &said), 0, "the exporter ended with")
 	})
 	t.Cleanup(func() {
 		cancel()
@@ -369,15 +361,11 @@ type summary struct {
 // hold fails the test if a mean exceeds its bound or a pod is missing.
 func (s summary) hold(t *testing.T, bound float64) {
 	t.Helper()
-	if !(s.joules <= bound) {
-		t.Errorf("%s: mean relative error of energy is %.2f %%, want at most %.2f", s.name, 100*s.joules, 100*bound)
-	}
-	if !(s.active <= bound) {
-		t.Errorf("%s: mean relative error of active time is %.2f %%, want at most %.2f", s.name, 100*s.active, 100*bound)
-	}
-	if s.missed > 0 {
-		t.Errorf("%s: %d of %d pods are missing", s.name, s.missed, s.pods)
-	}
+	expect.That(t, s.joules <= bound,
+		"%s: mean relative error of energy is %.2f %%, want at most %.2f", s.name, 100*s.joules, 100*bound)
+	expect.That(t, s.active <= bound,
+		"%s: mean relative error of active time is %.2f %%, want at most %.2f", s.name, 100*s.active, 100*bound)
+	expect.That(t, s.missed <= 0, "%s: %d of %d pods are missing", s.name, s.missed, s.pods)
 }
 
 // report formats a table of summaries.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -21,9 +22,7 @@ const withinBounds = 0.99
 func compareReceipts(t *testing.T, exporter, address string, pods truth) {
 	t.Helper()
 	response, err := http.Get("http://" + address + "/api/v1/receipts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer response.Body.Close()
 	text := must.Get(io.ReadAll(response.Body))(t)
 	var report present.ReceiptsReport
@@ -58,10 +57,7 @@ func compareReceipts(t *testing.T, exporter, address string, pods truth) {
 	}
 	t.Logf("%s: of %d figures of receipts %d are within their bounds, which are %.0f %% on average; %d are missing",
 		exporter, compared, within, 100*relative/float64(compared), missing)
-	if compared < len(pods) || float64(within) < withinBounds*float64(compared) {
-		t.Errorf("%s: of %d figures of receipts only %d are within their bounds", exporter, compared, within)
-	}
-	if missing > len(pods)/100 {
-		t.Errorf("%s: %d of %d receipts are missing", exporter, missing, len(pods))
-	}
+	expect.That(t, compared >= len(pods) && float64(within) >= withinBounds*float64(compared),
+		"%s: of %d figures of receipts only %d are within their bounds", exporter, compared, within)
+	expect.That(t, missing <= len(pods)/100, "%s: %d of %d receipts are missing", exporter, missing, len(pods))
 }

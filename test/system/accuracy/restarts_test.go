@@ -19,6 +19,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
@@ -49,9 +50,7 @@ type restart struct {
 // and the errors of the other pods are printed.
 func TestRestarts(t *testing.T) {
 	program, next := os.Getenv("DRA_EXPORTER"), otherBuild(t)
-	if program == "" {
-		t.Fatal("DRA_EXPORTER is not set: run this with make")
-	}
+	must.That(t, program != "", "DRA_EXPORTER is not set: run this with make")
 	t.Parallel()
 	stop := func(p *live.Program) { p.Stop() }
 	restarts := []restart{
@@ -91,9 +90,8 @@ func otherBuild(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "dra-exporter")
 	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join("..", "..", ".."), "-trimpath",
 		"-ldflags=-X github.com/prometheus/common/version.Version=next", "-o", path, "./exporter/cmd/dra-exporter")
-	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build another version of the program: %v: %s", err, said)
-	}
+	said, err := build.CombinedOutput()
+	must.That(t, err == nil, "build another version of the program: %v: %s", err, said)
 	return path
 }
 
@@ -107,9 +105,7 @@ type restarted struct {
 func newRestarted(t *testing.T) *restarted {
 	t.Helper()
 	root, err := os.MkdirTemp("", "acc") //nolint:usetesting // t.TempDir's path is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	devices := []simnode.Device{simnode.GPU(2, 0), simnode.Shared(simnode.GPU(2, 1)), simnode.GPU(2, 2), simnode.GPU(2, 3)}
 	node := must.Get(simnode.New(root, 2, devices, simnode.Options{}))(t)
@@ -294,9 +290,7 @@ func expectJoules(t *testing.T, name string, got, truth float64) {
 	t.Helper()
 	off := got/truth - 1
 	t.Logf("%s: %.1f J of %.1f J, %+.3f %%", name, got, truth, 100*off)
-	if !(math.Abs(off) < maxErrorRestarts) {
-		t.Errorf("%s has %.1f J, want %.1f", name, got, truth)
-	}
+	expect.That(t, math.Abs(off) < maxErrorRestarts, "%s has %.1f J, want %.1f", name, got, truth)
 }
 
 // compareOthers compares the receipts of the short pods with their bounds, and prints their errors.
@@ -324,9 +318,8 @@ func (r *restarted) compareOthers(t *testing.T, p *live.Program, still []standst
 	}
 	t.Logf("%d of %d receipts of pods that came and went are within their bounds; together they have %.1f %% of the "+
 		"energy of these pods, ± %.1f %%", within, n, 100*charged/truth, 100*bounds/truth)
-	if n < minReceipts || float64(within) < withinBounds*float64(n) {
-		t.Errorf("%d of %d receipts are within their bounds, want all of at least %d", within, n, minReceipts)
-	}
+	expect.That(t, n >= minReceipts && float64(within) >= withinBounds*float64(n),
+		"%d of %d receipts are within their bounds, want all of at least %d", within, n, minReceipts)
 }
 
 // cameAndWent reports whether play started the pod.
@@ -346,9 +339,7 @@ func valueOf(values []present.ValueReport) float64 {
 func get(t *testing.T, p *live.Program, path string, into any) {
 	t.Helper()
 	response, err := http.Get("http://" + p.Address + path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer response.Body.Close()
 	if err := json.NewDecoder(response.Body).Decode(into); err != nil {
 		t.Fatalf("%s: %v", path, err)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -80,9 +81,7 @@ func (g *target) expectStop() {
 	begun := time.Now()
 	status := g.Stop()
 	g.t.Logf("it ended %v after SIGTERM with status %d", time.Since(begun).Round(10*time.Millisecond), status)
-	if status != 0 {
-		g.t.Errorf("exit status %d on SIGTERM", status)
-	}
+	expect.That(g.t, status == 0, "exit status %d on SIGTERM", status)
 }
 
 func pipesForFiles(t testing.TB) {
@@ -109,14 +108,11 @@ func pipesForFiles(t testing.TB) {
 func blockingCgroup(t testing.TB) {
 	const uid, pod = "aaaaaaaa-0000-0000-0000-000000000000", "pod-of-some-deployment-0"
 	node := largenode.Start(t)
-	cgroup := "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" +
-		strings.ReplaceAll(uid, "-", "_") + ".slice"
-	for _, folder := range []string{cgroup, "pods/team-0_" + pod + "_" + uid} {
-		must.Do(t, os.MkdirAll(node.Path(folder), 0o755))
-	}
+	must.Do(t, os.Mkdir(node.CgroupOf(uid), 0o755))
+	must.Do(t, node.MakeLogs("team-0", pod, uid))
 	g := launch(t, node, nil)
 	g.await("aware of the node", g.complete)
-	pipe(t, node.Path(filepath.Join(cgroup, "cgroup.events")))
+	pipe(t, filepath.Join(node.CgroupOf(uid), "cgroup.events"))
 	setPods := func(name string) {
 		t.Helper()
 		var err error
@@ -125,9 +121,7 @@ func blockingCgroup(t testing.TB) {
 			claim := podresourcestest.Claim("team-0", "claim", device)
 			err = node.Kubelet.SetPods(podresourcestest.Pod("team-0", name, podresourcestest.Container("main", claim)))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 	setPods("")
 	must.Do(t, node.Kubelet.Restart(t.Context(), 0, 0))
@@ -156,9 +150,8 @@ func pipesForFlags(t testing.TB) {
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		expectUsageError(t, cmd)
-		if name, _, _ := strings.Cut(flag, "="); !strings.Contains(stderr.String(), name) {
-			t.Errorf("%s: said %q", flag, &stderr)
-		}
+		name, _, _ := strings.Cut(flag, "=")
+		expect.That(t, strings.Contains(stderr.String(), name), "%s: said %q", flag, &stderr)
 	}
 }
 
@@ -184,9 +177,7 @@ func expectUsageError(t testing.TB, cmd *exec.Cmd) {
 // pipe without a reader.
 func fullPipeForUsage(t testing.TB) {
 	reader, full, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer reader.Close()
 	defer full.Close()
 	for err == nil { // until there is no place

@@ -16,9 +16,7 @@ import (
 
 // endpointAttacks are the attacks by endpoints that the program scrapes.
 func endpointAttacks() []attack {
-	return []attack{
-		{name: "two endpoints of 65 536 devices with long names", short: true, run: hostileEndpoints},
-	}
+	return []attack{{name: "two endpoints of 65 536 devices with long names", short: true, run: hostileEndpoints}}
 }
 
 // hostileEndpoints answer with as many series as an answer can have. Each is of another device with

@@ -39,9 +39,7 @@ func fewFiles(t testing.TB) {
 	g.client.Transport.(*http.Transport).DisableKeepAlives = true
 	g.await("aware of the node", g.complete)
 	attackBy(g, clients{"idle", 256})
-	if strings.Contains(g.Log(), "too many open files") {
-		t.Error("the program was out of files")
-	}
+	expect.That(t, !strings.Contains(g.Log(), "too many open files"), "the program was out of files")
 }
 
 // noInotify runs the program in a user namespace in which the kernel allows no inotify instance.
@@ -64,9 +62,7 @@ func noInotify(t testing.TB) {
 	setPods(t, node, largenode.PodList())
 	g.expectHeld(t, f)
 	for _, line := range g.logged() {
-		if strings.Contains(line, "level=WARN") {
-			t.Errorf("there is a warning: %s", line)
-		}
+		expect.That(t, !strings.Contains(line, "level=WARN"), "there is a warning: %s", line)
 	}
 }
 
@@ -75,10 +71,7 @@ func noInotify(t testing.TB) {
 func inotifyOverflows(t testing.TB) {
 	g := newTarget(t)
 	const batch = 20_000 // the kernel queues 16384 (fs.inotify.max_queued_events)
-	folder := func(i int) string {
-		return g.node.Path(fmt.Sprintf("sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/"+
-			"kubepods-burstable-poddddddddd_0000_0000_0000_%012d.slice", i))
-	}
+	folder := func(i int) string { return g.node.CgroupOf(fmt.Sprintf("dddddddd-0000-0000-0000-%012d", i)) }
 	f := g.during(attackTime(), func(ctx context.Context) {
 		setPods(t, g.node, append(largenode.PodList(), latePod("a-late")))
 		for ctx.Err() == nil {
@@ -155,9 +148,7 @@ func latePod(name string) *v1.PodResources {
 func (g *target) expectNoInotify() {
 	g.t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", g.PID()))
-	if err != nil || len(files) == 0 {
-		g.t.Fatalf("%d open files: %v", len(files), err)
-	}
+	must.That(g.t, err == nil && len(files) != 0, "%d open files: %v", len(files), err)
 	for _, file := range files {
 		if of, _ := os.Readlink(file); strings.Contains(of, "inotify") { // it may be closed by now
 			g.t.Errorf("the program has an inotify instance, file %s", filepath.Base(file))

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
@@ -239,9 +240,7 @@ func (f figures) String() string {
 // complete or refused. If durations are checked, 99 of 100 scrapes are complete within maxHonest.
 func (g *target) expectHeld(t testing.TB, f figures) {
 	t.Helper()
-	if f.over || f.peak > g.most {
-		t.Errorf("%d MiB were resident, want at most %d", f.peak>>20, g.most>>20)
-	}
+	expect.That(t, !f.over && f.peak <= g.most, "%d MiB were resident, want at most %d", f.peak>>20, g.most>>20)
 	if f.over {
 		<-g.Ended()
 	}
@@ -252,18 +251,14 @@ func (g *target) expectHeld(t testing.TB, f figures) {
 	if len(f.failed) > 0 {
 		t.Errorf("%d of the honest scrapes failed, the first one with: %v", len(f.failed), f.failed[0])
 	}
-	if p99 := f.p99(); p99 > maxHonest {
-		timed(t).Errorf("honest scrapes took %v at p99, want at most %v", p99, maxHonest)
-	}
-	if f.oldest > maxAge {
-		timed(t).Errorf("a snapshot was %v old, want at most %v", f.oldest, maxAge)
-	}
+	p99 := f.p99()
+	expect.That(timed(t), p99 <= maxHonest, "honest scrapes took %v at p99, want at most %v", p99, maxHonest)
+	expect.That(timed(t), f.oldest <= maxAge, "a snapshot was %v old, want at most %v", f.oldest, maxAge)
 	f.expectCharged(t)
 	begun := time.Now()
 	g.await("as before the attack", g.complete)
-	if took := time.Since(begun); took > maxRecovery {
-		timed(t).Errorf("%v after the attack all was as before, want %v at most", took, maxRecovery)
-	}
+	took := time.Since(begun)
+	expect.That(timed(t), took <= maxRecovery, "%v after the attack all was as before, want %v at most", took, maxRecovery)
 	a, err := g.scrape(honestTimeout)
 	if err != nil {
 		t.Errorf("scrape after the attack: %v", err)
@@ -271,7 +266,6 @@ func (g *target) expectHeld(t testing.TB, f figures) {
 	}
 	longest, err := valueOf(a.body, "dra_exporter_longest_tick_seconds")
 	t.Logf("the longest tick of ten minutes took %.2f s, %d incidents are open", longest, openIncidents(a.body))
-	if err != nil || longest > maxTick.Seconds() {
-		timed(t).Errorf("the longest tick took %v s, %v, want %v at most", longest, err, maxTick)
-	}
+	expect.That(timed(t), err == nil && longest <= maxTick.Seconds(),
+		"the longest tick took %v s, %v, want %v at most", longest, err, maxTick)
 }

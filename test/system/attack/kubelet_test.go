@@ -12,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/node"
 )
 
 // kubeletAttacks are the attacks by answers of the kubelet.
@@ -65,7 +66,7 @@ func largeAnswer(g *target, more []*v1.PodResources) {
 func manyIDs() []*v1.PodResources {
 	devices := &v1.ContainerDevices{ResourceName: "example.com/gpu-memory"}
 	for i := range 30_000 {
-		devices.DeviceIds = append(devices.DeviceIds, fmt.Sprintf("%s-_-%d", largenode.UUID(0), i))
+		devices.DeviceIds = append(devices.DeviceIds, fmt.Sprintf("%s-_-%d", node.UUID(0), i))
 	}
 	container := podresourcestest.Container("main")
 	container.Devices = append(container.Devices, devices)

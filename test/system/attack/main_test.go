@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -105,9 +106,7 @@ func TestTable(t *testing.T) {
 		}
 	}
 	for _, name := range names {
-		if !rows[name] {
-			t.Errorf("README.md has no row of the attack %q", name)
-		}
+		expect.That(t, rows[name], "README.md has no row of the attack %q", name)
 		delete(rows, name)
 	}
 	for name := range rows {

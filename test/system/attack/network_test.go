@@ -17,6 +17,7 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -112,9 +113,8 @@ func remove(t testing.TB, cgroup string) {
 // ip runs a command of iproute2.
 func ip(t testing.TB, command string) {
 	t.Helper()
-	if said, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput(); err != nil {
-		t.Fatalf("ip %s: %v: %s", command, err, said)
-	}
+	said, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput()
+	must.That(t, err == nil, "ip %s: %v: %s", command, err, said)
 }
 
 // transmit makes the pod send packets.
@@ -122,9 +122,7 @@ func (p *nicPod) transmit(packets int) {
 	p.t.Helper()
 	send := fmt.Sprintf("for i in $(seq %d); do echo hello > /dev/udp/198.19.252.2/9; done", packets)
 	said, err := exec.Command("nsenter", "-t", strconv.Itoa(p.sandbox), "-n", "bash", "-c", send).CombinedOutput()
-	if err != nil {
-		p.t.Fatalf("send: %v: %s", err, said)
-	}
+	must.That(p.t, err == nil, "send: %v: %s", err, said)
 }
 
 // packets returns the number of packets that the kernel has sent through the interface; -1: there
@@ -167,7 +165,7 @@ func withNICs(t testing.TB, node *largenode.Node, procfs string) *target {
 		name := fmt.Sprintf("nic-%d", i)
 		claim := podresourcestest.Claim("team", name, podresourcestest.Device(netDriver, largenode.Name, name))
 		pods = append(pods, podresourcestest.Pod("team", name, podresourcestest.Container("main", claim)))
-		must.Do(t, os.Mkdir(node.Path("pods/team_"+name+"_"+uid), 0o755))
+		must.Do(t, node.MakeLogs("team", name, uid))
 	}
 	setPods(t, node, pods)
 	inventory := must.Get(os.ReadFile(node.Path("inventory.yaml")))(t)
@@ -195,24 +193,20 @@ spec:
 func (p *nicPod) expectCounted(t testing.TB, g *target) {
 	t.Helper()
 	sent, counted, err := p.settled(g)
-	if err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, err)
 	g.expectHeld(t, g.during(attackTime(), func(ctx context.Context) {
 		for ctx.Err() == nil && g.Running() {
 			p.transmit(10)
 			_ = pause(ctx)
 		}
 	}))
-	if err := settles(g, func() error {
+	expect.OK(t, settles(g, func() error {
 		sentNow, countedNow, err := p.look(g)
 		if more, seen := sentNow-sent, countedNow-counted; err == nil && math.Abs(more-seen) > slack {
 			err = fmt.Errorf("the pod has sent %v packets, and is said to have sent %v", more, seen)
 		}
 		return err
-	}); err != nil {
-		t.Error(err)
-	}
+	}))
 }
 
 // look returns the number of packets that the pod has sent, by the kernel and by the program.
@@ -260,15 +254,13 @@ func ownNamespace(t testing.TB) {
 	p.expectCounted(t, g)
 	// The interface of the pod is removed: the remaining ones are not the pod's.
 	ip(t, fmt.Sprintf("link del atk%d", os.Getpid()%10000))
-	if err := settles(g, func() error {
+	expect.OK(t, settles(g, func() error {
 		n, err := g.exported()
 		if err == nil && n >= 0 {
 			err = fmt.Errorf("without an interface the pod is said to have sent %v packets", n)
 		}
 		return err
-	}); err != nil {
-		t.Error(err)
-	}
+	}))
 }
 
 // manyProcesses is a pod with an interface and many processes, of which the program searches for

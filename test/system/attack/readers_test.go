@@ -14,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -35,9 +36,7 @@ func quietReaders(t testing.TB) {
 	g := newTarget(t)
 	f := g.attackedBy(clients{"read:" + strings.Join(paths(), ","), 24})
 	g.expectHeld(t, f)
-	if f.oldest > maxQuietAge {
-		timed(t).Errorf("a snapshot was %v old, want at most %v", f.oldest, maxQuietAge)
-	}
+	expect.That(timed(t), f.oldest <= maxQuietAge, "a snapshot was %v old, want at most %v", f.oldest, maxQuietAge)
 }
 
 // fleet is a kind of node. Clients attack it on all paths of the server's own table.
@@ -218,9 +217,8 @@ func (g *target) expectOtherSitesRefused() {
 				backOff(g.t.Context()) // until the readers of the attack before are gone
 				status, allowed = g.ask(route.Example, header, value)
 			}
-			if status != want || allowed != "" {
-				g.t.Errorf("%s with %q: status %d, want %d; pages of %q may read it", route.Example, name, status, want, allowed)
-			}
+			expect.That(g.t, status == want && allowed == "",
+				"%s with %q: status %d, want %d; pages of %q may read it", route.Example, name, status, want, allowed)
 		}
 	}
 	g.expectRejected(`dra_exporter_input_rejected_total{input="requests",reason="forbidden"}`)
@@ -236,9 +234,7 @@ func (g *target) ask(path, header, value string) (status int, allowed string) {
 		request.Host = value
 	}
 	response, err := g.client.Do(request)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must.Do(g.t, err)
 	defer response.Body.Close()
 	_, _ = io.Copy(io.Discard, response.Body) // the status tells
 	return response.StatusCode, response.Header.Get("Access-Control-Allow-Origin")

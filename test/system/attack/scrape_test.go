@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
@@ -101,9 +102,8 @@ func (g *target) attackedUntil(so func() bool, crowd ...clients) figures {
 			cmd.Stderr = os.Stderr
 			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 			running.Go(func() {
-				if err := cmd.Run(); ctx.Err() == nil {
-					g.t.Errorf("the clients %v have ended: %v", c, err)
-				}
+				err := cmd.Run()
+				expect.That(g.t, ctx.Err() != nil, "the clients %v have ended: %v", c, err)
 			})
 		}
 		select {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 )
 
@@ -39,12 +40,9 @@ func redirectingServer(t testing.TB) {
 		<-ctx.Done()
 	})
 	g.expectHeld(t, f)
-	if n := stolen.Load(); n > 0 {
-		t.Errorf("another server got the token %d times", n)
-	}
-	if server.count.Load() == 0 {
-		t.Error("the exporter did not ask for what is redirected")
-	}
+	n := stolen.Load()
+	expect.That(t, n <= 0, "another server got the token %d times", n)
+	expect.That(t, server.count.Load() != 0, "the exporter did not ask for what is redirected")
 	g.expectShown(`dra_exporter_source_errors_total{reason="redirected",source="pods"}`)
 }
 

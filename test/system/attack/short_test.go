@@ -17,6 +17,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
@@ -63,7 +64,7 @@ func (c charge) String() string {
 // known immediately, as with Kubernetes 1.37 or with the API server.
 func servePods(t testing.TB, node *largenode.Node, pods []*v1.PodResources) *podresourcestest.Pods {
 	t.Helper()
-	served := must.Get(podresourcestest.ServePods(node.Path("pods.sock")))(t)
+	served := must.Get(node.ServePods())(t)
 	t.Cleanup(served.Stop)
 	for i, pod := range pods {
 		served.Set(running(pod.Namespace, pod.Name, fmt.Sprintf("cccccccc-0000-0000-0000-%012d", i)))
@@ -130,9 +131,7 @@ func (g *target) charges(lived []charge, stood []standstill.Span) []charge {
 func (f figures) expectCharged(t testing.TB) {
 	t.Helper()
 	for _, c := range f.charged {
-		if c.isNotThere {
-			timed(t).Errorf("%v", c)
-		}
+		expect.That(timed(t), !c.isNotThere, "%v", c)
 	}
 	if good, all := f.good(), len(f.charged); float64(good) < minCharged*float64(all) {
 		timed(t).Errorf("%d of %d short pods were charged within %.0f %%", good, all, 100*maxCharge)
@@ -183,8 +182,7 @@ func (g *target) holdOf(c *charge) string {
 func (g *target) shortPod(n int) (charge, bool) {
 	name := fmt.Sprintf("short-%d", n)
 	uid := fmt.Sprintf("bbbbbbbb-0000-0000-0000-%012d", n)
-	cgroup := g.node.Path("sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" +
-		strings.ReplaceAll(uid, "-", "_") + ".slice")
+	cgroup := g.node.CgroupOf(uid)
 	base := g.base
 	if base == nil {
 		base = largenode.PodList()

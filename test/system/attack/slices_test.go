@@ -24,9 +24,7 @@ import (
 
 // sliceAttacks are the attacks by drivers that publish ResourceSlices.
 func sliceAttacks() []attack {
-	return []attack{
-		{name: "5 000 slices of 120 kB of one driver", run: func(t testing.TB) { hostileSlices(t, 5000) }},
-	}
+	return []attack{{name: "5 000 slices of 120 kB of one driver", run: func(t testing.TB) { hostileSlices(t, 5000) }}}
 }
 
 // hostileSlices are slices of the node with as many devices and attributes as the API allows, of

@@ -22,8 +22,10 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/must"
+	"github.com/dra-exporter/dra-exporter/test/node"
 )
 
 var scale = flag.Float64("scale", 0.001, "size of the soak; 1 is the whole one")
@@ -98,22 +100,17 @@ func TestSoak(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(was)) {
 		t.Logf("%-12s %10.5g %10.5g", name, was[name], is[name])
 	}
-	if over {
-		t.Error("the program was over its limit of memory")
-	}
+	expect.That(t, !over, "the program was over its limit of memory")
 	for name, slack := range map[string]float64{
 		resident: was[resident]/10 + 8, heap: was[heap]/10 + 1, goroutines: 8, files: 8, series: 0,
 	} {
 		if (name == resident || name == heap) && *scale < judgedFrom {
 			continue
 		}
-		if is[name] > was[name]+slack {
-			t.Errorf("%s: %.5g after the soak, %.5g before, want at most %.3g more", name, is[name], was[name], slack)
-		}
+		expect.That(t, is[name] <= was[name]+slack,
+			"%s: %.5g after the soak, %.5g before, want at most %.3g more", name, is[name], was[name], slack)
 	}
-	if is[series] != was[series] {
-		t.Errorf("%v series after the soak, %v before", is[series], was[series])
-	}
+	expect.That(t, is[series] == was[series], "%v series after the soak, %v before", is[series], was[series])
 }
 
 // due reports whether an event with this number in a complete soak occurs in batch i. Events are
@@ -126,13 +123,12 @@ func due(i, often int) bool {
 // startSoak starts the program with an API server that has the node's slice.
 func startSoak(t *testing.T) *soak {
 	t.Helper()
-	server := must.Get(kubetest.New())(t)
-	t.Cleanup(server.Close)
+	server, kubeconfig := kubetest.New(t)
+	slice := must.Get(yaml.YAMLToJSON([]byte(node.GPUs(largenode.Name, largenode.Driver, largenode.Devices))))(t)
 	node := largenode.Start(t)
-	slice := must.Get(yaml.YAMLToJSON([]byte(largenode.Inventory())))(t)
 	server.Put(kubetest.Slices, slice)
 	s := &soak{t: t, server: server, target: launch(t, node, map[string]string{
-		"kube": "auto", "kubeconfig": node.Write(t, "kubeconfig", string(server.Kubeconfig())), "inventory.file": "",
+		"kube": "auto", "kubeconfig": kubeconfig, "inventory.file": "",
 		"retention": "2s",
 	}, "--web.pprof")}
 	s.await("aware of the node", s.complete)
@@ -247,9 +243,7 @@ func (s *soak) start(name string, device int) *v1.PodResources {
 		"reservedFor": [{"resource": "pods", "name": %q, "uid": "uid-pod-%s"}]}`,
 		largenode.Driver, largenode.Name, gpu, name, name, name))
 	for _, raw := range [][]byte{pod, claim} {
-		if !json.Valid(raw) {
-			s.t.Fatalf("not valid: %s", raw)
-		}
+		must.That(s.t, json.Valid(raw), "not valid: %s", raw)
 	}
 	s.server.Put(kubetest.Claims, claim)
 	s.server.Put(kubetest.Pods, pod)
@@ -315,14 +309,10 @@ func (s *soak) settle() map[string]float64 {
 func (s *soak) values() map[string]float64 {
 	s.t.Helper()
 	response, err := s.client.Get(s.url("/debug/pprof/heap?gc=1&debug=1"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.Do(s.t, err)
 	profile, err := readAnswer(response)
 	response.Body.Close()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.Do(s.t, err)
 	time.Sleep(time.Second) // until the metrics are those of another rendering
 	a := must.Get(s.scrape(time.Minute))(s.t)
 	values := map[string]float64{}

@@ -3,7 +3,6 @@ package attack
 import (
 	"crypto/x509"
 	"fmt"
-	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -85,23 +84,13 @@ func launch(t testing.TB, node *largenode.Node, flags map[string]string, args ..
 }
 
 // launchBy is launch with a command that becomes the program.
-func launchBy(
-	t testing.TB, node *largenode.Node, wrapper []string, flags map[string]string, args ...string,
-) *target {
+func launchBy(t testing.TB, node *largenode.Node, wrapper []string, flags map[string]string, args ...string) *target {
 	t.Helper()
-	merged := node.Flags()
-	maps.Copy(merged, flags)
-	line := append(slices.Clone(wrapper), os.Getenv(programPath))
-	for _, name := range slices.Sorted(maps.Keys(merged)) {
-		line = append(line, "--"+name+"="+merged[name])
-	}
 	limit, goLimit := chartLimits(t)
-	line = append(line, args...)
+	line := slices.Concat(wrapper, []string{os.Getenv(programPath)}, node.Flags().With(flags).Args(), args)
 	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GOMEMLIMIT=" + goLimit}
-	g := &target{
-		t: t, node: node, client: newClient(nil), most: maxResident, Program: live.Launch(t, cmd),
-	}
+	g := &target{t: t, node: node, client: newClient(nil), most: maxResident, Program: live.Launch(t, cmd)}
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -223,8 +212,6 @@ func chartLimits(t testing.TB) (limit int64, goLimit string) {
 			goLimit = strconv.FormatInt(limit, 10) // by reference to the limit
 		}
 	}
-	if limit == 0 || goLimit == "" {
-		t.Fatalf("the manifests have a limit of %d bytes and GOMEMLIMIT %q", limit, goLimit)
-	}
+	must.That(t, limit != 0 && goLimit != "", "the manifests have a limit of %d bytes and GOMEMLIMIT %q", limit, goLimit)
 	return limit, goLimit
 }

@@ -19,6 +19,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -54,22 +55,17 @@ func unknownTokens(t testing.TB) {
 	asked, renewed = api.unknown.Load()-asked, api.good.Load()-renewed
 	t.Logf("the API server was asked about %d good tokens and %d unknown ones", renewed, asked)
 	g.expectHeld(t, f)
-	if f.refused > 0 {
-		t.Errorf("%d of the honest scrapes were refused", f.refused)
-	}
+	expect.That(t, f.refused <= 0, "%d of the honest scrapes were refused", f.refused)
 	if most := 50 + 10*int64(f.lasted.Seconds()); asked == 0 || asked > most {
 		t.Errorf("the API server was asked about %d unknown tokens, want 1 to %d", asked, most)
 	}
-	if renewed < 2 {
-		t.Errorf("the good token was renewed %d times", renewed)
-	}
+	expect.That(t, renewed >= 2, "the good token was renewed %d times", renewed)
 	if said = len(g.logged()) - said; said > 10 {
 		t.Errorf("%d lines were logged", said)
 	}
 	a := must.Get(g.scrape(honestTimeout))(t)
-	if up, err := valueOf(a.body, `dra_exporter_source_up{source="reviews"}`); err != nil || up != 1 {
-		t.Errorf("source_up of the reviews is %v, %v", up, err)
-	}
+	up, err := valueOf(a.body, `dra_exporter_source_up{source="reviews"}`)
+	expect.That(t, err == nil && up == 1, "source_up of the reviews is %v, %v", up, err)
 	g.expectRejected(rejected)
 }
 
@@ -92,9 +88,7 @@ func wrongPasswords(t testing.TB) {
 	g := newPasswordTarget(t)
 	f := g.attackedUntil(func() bool { return g.rejects(rejected) }, clients{"guesser", 50})
 	g.expectHeld(t, f)
-	if f.refused > 0 {
-		t.Errorf("%d of the honest scrapes were refused", f.refused)
-	}
+	expect.That(t, f.refused <= 0, "%d of the honest scrapes were refused", f.refused)
 	g.expectRejected(rejected)
 }
 
@@ -162,9 +156,8 @@ func guessedNames(t testing.TB) {
 		medians = append(medians, times[name][len(times[name])/2])
 	}
 	t.Logf("a wrong password of %v takes %v", names, medians)
-	if slices.Max(medians) > 2*slices.Min(medians) {
-		timed(t).Errorf("a wrong password of %v takes %v, want the same time for each", names, medians)
-	}
+	expect.That(timed(t), slices.Max(medians) <= 2*slices.Min(medians),
+		"a wrong password of %v takes %v, want the same time for each", names, medians)
 }
 
 func basic(user, password string) string {

@@ -101,18 +101,13 @@ func TestCluster(t *testing.T) {
 // The process that starts a cluster may be killed before it has read that process 1 is running.
 func TestUnreadCluster(t *testing.T) {
 	programs, err := cluster.BuildPrograms(t.Context(), cluster.Options{Runtime: cluster.Containerd, Log: os.Stderr})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	dir, err := os.MkdirTemp("", "unread-") //nolint:usetesting // paths of sockets are short
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	must.Do(t, cluster.SuperviseUnread(t.Context(), dir, programs))
-	if left := leftovers(t, dir); len(left) > 0 {
-		t.Errorf("left after its end: %q", left)
-	}
+	left := leftovers(t, dir)
+	expect.That(t, len(left) == 0, "left after its end: %q", left)
 }
 
 // awaitPods waits until the pods of testdata/workloads.yaml are ready.
@@ -145,9 +140,7 @@ func startHolder(t *testing.T, cmd *exec.Cmd, programs string) *holder {
 	must.Do(t, h.cmd.Start())
 	t.Cleanup(func() { _ = h.cmd.Process.Kill() })
 	h.lines = bufio.NewScanner(stdout)
-	if !h.lines.Scan() {
-		t.Fatal("the other process does not say where its cluster is")
-	}
+	must.That(t, h.lines.Scan(), "the other process does not say where its cluster is")
 	h.dir = h.lines.Text()
 	t.Cleanup(func() { _ = os.RemoveAll(h.dir) })
 	return h
@@ -174,9 +167,8 @@ func (h *holder) end(t *testing.T, signal syscall.Signal) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	expect.OK(t, cluster.Down(h.dir))
-	if _, err := os.Stat(filepath.Join(h.dir, "etcd")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the files of the killed cluster are left: %v", err)
-	}
+	_, err := os.Stat(filepath.Join(h.dir, "etcd"))
+	expect.That(t, errors.Is(err, os.ErrNotExist), "the files of the killed cluster are left: %v", err)
 }
 
 // start starts a cluster. At the end of the test it stops the cluster and checks that no process
@@ -190,12 +182,10 @@ func start(t *testing.T) *cluster.Cluster {
 		begin := time.Now()
 		expect.OK(t, c.Stop())
 		t.Logf("stopped in %v", time.Since(begin).Round(time.Millisecond))
-		if _, err := os.Stat(c.Dir()); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("the cluster's folder is left: %v", err)
-		}
-		if left := leftovers(t, c.Dir()); len(left) > 0 {
-			t.Errorf("left after its end: %q", left)
-		}
+		_, err := os.Stat(c.Dir())
+		expect.That(t, errors.Is(err, os.ErrNotExist), "the cluster's folder is left: %v", err)
+		left := leftovers(t, c.Dir())
+		expect.That(t, len(left) == 0, "left after its end: %q", left)
 	})
 	return c
 }
@@ -214,7 +204,7 @@ func leftovers(t *testing.T, dir string) []string {
 		}
 	}
 	name := strings.ReplaceAll(strings.Trim(dir, "/"), "/", "-")
-	if err := filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.Name() == name {
 			left = append(left, path)
 		}
@@ -222,9 +212,7 @@ func leftovers(t *testing.T, dir string) []string {
 			return nil
 		}
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return left
 }
 
@@ -289,9 +277,8 @@ func testPodResources(t *testing.T, c *cluster.Cluster) {
 		for _, claim := range pod.Containers[0].DynamicResources {
 			for i, r := range claim.ClaimResources {
 				got[name] = append(got[name], share{r.DriverName, r.PoolName, r.DeviceName, r.GetShareId()})
-				if len(r.CdiDevices) != i+1 {
-					t.Errorf("%s: device %d has %d CDI names: does the kubelet no longer accumulate them?", name, i, len(r.CdiDevices))
-				}
+				expect.That(t, len(r.CdiDevices) == i+1,
+					"%s: device %d has %d CDI names: does the kubelet no longer accumulate them?", name, i, len(r.CdiDevices))
 			}
 		}
 		slices.SortFunc(got[name], compare)
@@ -302,8 +289,7 @@ func testPodResources(t *testing.T, c *cluster.Cluster) {
 	if n := len(got["monitoring/monitor"]); n != gpudriver.GPUs {
 		t.Errorf("the monitor is listed with %d devices, want all %d", n, gpudriver.GPUs)
 	}
-	if a, b := got["default/part-a"], got["default/part-b"]; len(a) != 1 || len(b) != 1 || a[0].Share == "" ||
-		a[0].Share == b[0].Share {
-		t.Errorf("consumable capacity: shares are %v and %v, want one each with its own ID", a, b)
-	}
+	a, b := got["default/part-a"], got["default/part-b"]
+	expect.That(t, len(a) == 1 && len(b) == 1 && a[0].Share != "" && a[0].Share != b[0].Share,
+		"consumable capacity: shares are %v and %v, want one each with its own ID", a, b)
 }

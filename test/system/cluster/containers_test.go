@@ -19,8 +19,7 @@ import (
 // images and the pod network.
 func testContainers(t *testing.T, c *cluster.Cluster) {
 	tar := filepath.Join(t.TempDir(), "other.tar")
-	must.Do(t, image.Write(tar,
-		image.Config{Name: "docker.io/library/other:1", Program: filepath.Join(c.Dir(), "ctr")}))
+	must.Do(t, image.Write(tar, image.Config{Name: "docker.io/library/other:1", Program: filepath.Join(c.Dir(), "ctr")}))
 	must.Do(t, c.ImportImage(t.Context(), tar))
 	kubectl(t, c, "apply", "-f", "testdata/containers.yaml")
 	for pod, want := range map[string]struct {
@@ -47,9 +46,7 @@ func awaitPod(t *testing.T, c *cluster.Cluster, name string, phase corev1.PodPha
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
+		must.That(t, !time.Now().After(deadline), "%v", err)
 	}
 }
 

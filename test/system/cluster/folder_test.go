@@ -46,16 +46,12 @@ func TestFolderIsTaken(t *testing.T) {
 		t.Cleanup(func() { _ = os.RemoveAll(path) })
 	}
 	first, err := newFolder(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if _, err := newFolder(path); err == nil {
 		t.Error("a second cluster gets the folder too")
 	}
 	must.Do(t, first.remove())
 	second, err := newFolder(path)
-	if err != nil {
-		t.Fatalf("the folder is not free again: %v", err)
-	}
+	must.That(t, err == nil, "the folder is not free again: %v", err)
 	expect.OK(t, second.remove())
 }

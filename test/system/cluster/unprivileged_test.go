@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 )
@@ -33,9 +34,7 @@ func startUnprivileged(t *testing.T) *holder {
 func lend(t *testing.T, program string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "lent") //nolint:usetesting // Other users can't enter the folder above t.TempDir.
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	must.Do(t, os.Chmod(dir, 0o755))
 	lent := filepath.Join(dir, filepath.Base(program))
@@ -43,14 +42,10 @@ func lend(t *testing.T, program string) string {
 		return lent
 	}
 	from, err := os.Open(program) // The program may be on another file system, so it is copied.
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer from.Close()
 	to, err := os.OpenFile(lent, os.O_CREATE|os.O_WRONLY, 0o755)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	must.Get(io.Copy(to, from))(t)
 	must.Do(t, to.Close())
 	return lent
@@ -61,9 +56,7 @@ func lend(t *testing.T, program string) string {
 func testUnprivileged(t *testing.T, h *holder) {
 	h.await(t, "ready")
 	info := must.Get(os.Stat(h.dir))(t)
-	if owner := info.Sys().(*syscall.Stat_t).Uid; owner != nobody {
-		t.Errorf("the cluster is of user %d", owner)
-	}
+	expect.Is(t, info.Sys().(*syscall.Stat_t).Uid, nobody, "the cluster is of user")
 	c := must.Get(cluster.Attach(h.dir))(t)
 	kubectl(t, c, "apply", "-f", "testdata/workloads.yaml")
 	awaitPods(t, c)

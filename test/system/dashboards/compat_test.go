@@ -385,6 +385,11 @@ func checkParts(t *testing.T, e *engine, now time.Time) {
 		{"DCGM_FI_DEV_GPU_UTIL", "dra_device_utilization_ratio", "dra_pod_utilization_ratio", 100},
 		{"DCGM_FI_DEV_FB_USED", "dra_device_memory_used_bytes", "dra_pod_memory_used_bytes", 1. / (1 << 20)},
 		{"DCGM_FI_DEV_POWER_USAGE", "dra_device_power_watts", "dra_pod_power_watts", 1},
+		{
+			"DCGM_FI_PROF_PCIE_TX_BYTES", `rate(dra_device_io_bytes_total{link="pcie", direction="transmit"}[16s])`,
+			`rate({__name__=~"dra_claim_io_bytes_total|dra_pod_unclaimed_io_bytes_total", link="pcie", direction="transmit"}[16s])`,
+			1,
+		},
 		{"DCGM_FI_DEV_SM_CLOCK", `dra_device_clock_hertz{domain="graphics"}`, "", 1e-6},
 		{"DCGM_FI_DEV_GPU_TEMP", `dra_device_temperature_celsius{sensor="gpu"}`, "", 1},
 		{"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", `dra_device_engine_utilization_ratio{engine="tensor"}`, "", 1},

@@ -240,8 +240,8 @@ func checkRanks(f *findings, prometheus server) {
 			expr        string
 			want, error float64
 		}{
-			{`max(dra_claim_engine_utilization_ratio` + of + `, engine="sm", device="gpu-11"})`, 0.98, 0.02},
-			{`max(dra_claim_engine_utilization_ratio` + of + `, engine="tensor", device="gpu-11"})`, 0.98 * 0.04, 0.02},
+			{`max(dra_device_engine_utilization_ratio` + of + `, engine="sm", device="gpu-11"})`, 0.98, 0.02},
+			{`max(dra_device_engine_utilization_ratio` + of + `, engine="tensor", device="gpu-11"})`, 0.98 * 0.04, 0.02},
 			{flop("gpu-11"), 0.98 * 0.04 * 0.983, 0.02},
 			{flop("gpu-8"), 0.92 * 0.6 * 0.934, 0.02},
 			{`max(device:dra_flop_utilization:ratio` + of + `, device="gpu-11"})`, 0.98 * 0.04 * 0.983, 2. / 16},
@@ -255,13 +255,14 @@ func checkRanks(f *findings, prometheus server) {
 	}
 }
 
-// checkPower checks that the power of claims, including those of partitions, and of pods without
-// one, and the unattributed power sum to the power of a cluster's devices, and that partitions have
-// no power as devices.
+// checkPower checks that the power of claims, and of pods without one, sums to the power of the
+// devices that are held, that claims of partitions have a part of their GPU's, and that partitions
+// have no power as devices.
 func checkPower(f *findings, prometheus server, cluster string) {
 	for expr, want := range map[string]float64{
-		"(sum(dra_claim_power_watts{C}) + sum(dra_pod_unclaimed_power_watts{C}) + " +
-			"sum(dra_device_unattributed_power_watts{C})) / sum(dra_device_power_watts{C})": 1,
+		`(sum(dra_claim_power_watts{C, device!~"gpu-6.*"}) + sum(dra_pod_unclaimed_power_watts{C})) / ` +
+			`sum(dra_device_power_watts{C, device!="gpu-6"} and on (node, driver, pool, device) dra_device_allocations{C} > 0)`: 1,
+		`sum(dra_claim_power_watts{C, device=~"gpu-6.*"}) > bool 1.000001 * sum(dra_device_power_watts{C, device="gpu-6"})`: 0,
 		`sum(dra_device_power_watts{C, device!~".*partition.*"}) / sum(dra_device_power_watts{C})`: 1,
 		`count(dra_claim_power_watts{C, device=~"gpu-6-partition-[01]"} > 0)`:                      2,
 	} {

@@ -101,7 +101,9 @@ func writeWorkloads(file *strings.Builder, cluster, node, instance string) {
 		held := fmt.Sprintf(`namespace="a", pod=%q, %s`, pod, device(on))
 		share := map[string]string{"gpu-0": "30"}[on]
 		series("dra_pod_allocated_share_seconds_total", held, fmt.Sprintf("0+%sx180", cmp.Or(share, "60")))
-		series("dra_pod_claim_info", held+`, claim_name="gpu", attribution="equal"`, "1x180")
+		claim := fmt.Sprintf(`namespace="a", resourceclaim_name=%q, %s`, pod, device(on)) // each pod has its own
+		series("dra_pod_claim_info", fmt.Sprintf("%s, claim_name=%q, resourceclaim_name=%q, attribution=%q", held, "gpu", pod,
+			"exclusive"), "1x180")
 		if pod == "notebook" { // badly placed, and no link of it is measured
 			series("dra_pod_topology_info", fmt.Sprintf("namespace=%q, pod=%q, closest=%q, farthest=%q", "a", pod,
 				"across", "across"), "1x180")
@@ -109,14 +111,13 @@ func writeWorkloads(file *strings.Builder, cluster, node, instance string) {
 		}
 		series("dra_pod_active_seconds_total", held, "0+15x180")
 		// llm-0 is badly placed: 60 bytes a minute are one a second, in each direction.
-		series("dra_pod_io_bytes_total", held+`, link="pcie", direction="receive"`, "0+60x180")
-		series("dra_pod_io_bytes_total", held+`, link="pcie", direction="transmit"`, "0+120x180")
+		series("dra_claim_io_bytes_total", claim+`, link="pcie", direction="receive"`, "0+60x180")
+		series("dra_claim_io_bytes_total", claim+`, link="pcie", direction="transmit"`, "0+120x180")
 		farthest := map[string]string{"llm-0": "across"}[pod]
 		series("dra_pod_topology_info", fmt.Sprintf("namespace=%q, pod=%q, closest=%q, farthest=%q", "a", pod,
 			"pcie_switch", cmp.Or(farthest, "pcie_root")), "1x180")
 		series("dra_pod_energy_joules_total", held, "0+3600x180")
 		if pod == "web" { // its claim is stalled for the last 30 minutes
-			claim := fmt.Sprintf(`namespace="a", resourceclaim_name="web", %s`, device(on))
 			series("dra_claim_stalled", claim+`, reason=""`, "0x149")
 			series("dra_claim_stalled", claim+`, reason="power"`, "_x150 1x30")
 		}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
@@ -119,9 +120,7 @@ func (w *world) autoscaler(t *testing.T, name string, into any, change func()) {
 		change()
 		content, err = yaml.Marshal(into)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	w.apply(string(content))
 }
 

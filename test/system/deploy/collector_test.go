@@ -23,9 +23,7 @@ func (w *world) testCollector(t *testing.T) {
 		t.Skip("make test-integrations runs it")
 	}
 	content, err := os.ReadFile(filepath.FromSlash("../../../deployments/integrations/opentelemetry/collector.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var config object
 	must.Do(t, yaml.Unmarshal(content, &config))
 	receiver := config["receivers"].(object)["prometheus/dra"].(object)["config"].(object)

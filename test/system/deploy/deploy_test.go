@@ -160,16 +160,12 @@ func (w *world) token(account string) string {
 func (w *world) get(t *testing.T, address string, header ...string) (status int, body []byte) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for i := 0; i+1 < len(header); i += 2 {
 		request.Header.Set(header[i], header[i+1])
 	}
 	response, err := w.network.client().Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer response.Body.Close()
 	if body, err = io.ReadAll(response.Body); err != nil {
 		t.Fatal(err)

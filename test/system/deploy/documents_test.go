@@ -14,20 +14,18 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/deployments/chart"
 	"github.com/dra-exporter/dra-exporter/test/docs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // testDocuments runs the commands of the documents that need a cluster on the installed release.
 // Objects that kubectl and helm commands apply are only validated by the API server (dry run).
 func (w *world) testDocuments(t *testing.T) {
 	root, err := filepath.Abs(filepath.Join("..", "..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	all, err := docs.Read(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	n := 0
 	for _, c := range docs.Commands(all) {
 		if c.Runner() != docs.Cluster {
@@ -43,13 +41,9 @@ func (w *world) testDocuments(t *testing.T) {
 		default:
 			err = w.documented(root, args[1:])
 		}
-		if err != nil {
-			t.Errorf("%v: %v", c, err)
-		}
+		expect.That(t, err == nil, "%v: %v", c, err)
 	}
-	if n < 8 {
-		t.Errorf("the documents have only %d commands for a cluster", n)
-	}
+	expect.That(t, n >= 8, "the documents have only %d commands for a cluster", n)
 }
 
 // documented runs a command of kubectl at the root of the tree.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/deployments/chart"
 	"github.com/dra-exporter/dra-exporter/driver/scrape"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -27,9 +28,8 @@ func TestSimulatedExample(t *testing.T) {
 		var m corev1.ConfigMap
 		must.Do(t, yaml.Unmarshal([]byte(document), &m))
 		if config, ok := m.Data["scrape.yaml"]; ok {
-			if _, err := scrape.ParseConfig([]byte(config), "/"); err != nil {
-				t.Error(err)
-			}
+			_, err := scrape.ParseConfig([]byte(config), "/")
+			expect.That(t, err == nil, "%v", err)
 			return
 		}
 	}

@@ -12,7 +12,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
@@ -62,9 +64,7 @@ func (w *world) testGateway(t *testing.T) {
 	}
 	get := func(user, path string) (status int, body string, err error) {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		request.Header.Set("Authorization", "Bearer "+tokens[user])
 		client := w.network.client()
 		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -121,9 +121,8 @@ func (w *world) testGateway(t *testing.T) {
 		{"nobody", "/", 401, ""},
 	} {
 		status, body, err := get(test.user, test.path)
-		if err != nil || status != test.want || !strings.Contains(body, test.has) {
-			t.Errorf("%s of %s: status %d without %q, %v:\n%.600s", test.path, test.user, status, test.has, err, body)
-		}
+		expect.That(t, err == nil && status == test.want && strings.Contains(body, test.has),
+			"%s of %s: status %d without %q, %v:\n%.600s", test.path, test.user, status, test.has, err, body)
 		if test.user != "lead" && test.want == http.StatusOK && strings.Contains(body, "secret") {
 			t.Errorf("%s of %s has what is of others:\n%s", test.path, test.user, body)
 		}
@@ -174,13 +173,10 @@ func (w *world) testTop(t *testing.T) {
 		{"top --view=incidents --once", []string{"incident"}},
 	} {
 		said, err := w.ask(t, strings.Fields(test.args)...)
-		if err != nil {
-			t.Errorf("%s: %v", test.args, err)
-		}
+		expect.That(t, err == nil, "%s: %v", test.args, err)
 		for _, want := range test.want {
-			if !strings.Contains(strings.ToLower(said), strings.ToLower(want)) {
-				t.Errorf("%s: no %q in\n%s", test.args, want, said)
-			}
+			expect.That(t, strings.Contains(strings.ToLower(said), strings.ToLower(want)),
+				"%s: no %q in\n%s", test.args, want, said)
 		}
 	}
 	var all struct {

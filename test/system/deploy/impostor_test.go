@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
@@ -92,9 +93,7 @@ func (w *world) testStolenToken(t *testing.T, gateway string, look func() (strin
 	_, payload, _ := strings.Cut(token, ".")
 	payload, _, _ = strings.Cut(payload, ".")
 	decoded, err := base64.RawURLEncoding.DecodeString(payload)
-	if err != nil {
-		t.Fatalf("%v: %.20s", err, token)
-	}
+	must.That(t, err == nil, "%v: %.20s", err, token)
 	if err := json.Unmarshal(decoded, &claims); err != nil || !slices.Equal(claims.Audiences, []string{"dra-exporter"}) ||
 		claims.Expires-claims.Issued > 610 {
 		t.Errorf("the token is %s, %v", decoded, err)
@@ -102,29 +101,21 @@ func (w *world) testStolenToken(t *testing.T, gateway string, look func() (strin
 	for address, want := range map[string]int{
 		"http://" + w.pods()[0].Status.PodIP + ":10985/metrics": http.StatusOK, gateway + "/": http.StatusUnauthorized,
 	} {
-		if status, body := w.get(t, address, "Authorization", "Bearer "+token); status != want {
-			t.Errorf("%s with the token: status %d, want %d: %.200s", address, status, want, body)
-		}
+		status, body := w.get(t, address, "Authorization", "Bearer "+token)
+		expect.That(t, status == want, "%s with the token: status %d, want %d: %.200s", address, status, want, body)
 	}
 	config, err := w.cluster.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	config = rest.AnonymousClientConfig(config)
 	config.BearerToken = token
 	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer client.CloseIdleConnections()
 	answer, err := client.Get(config.Host + "/api/v1/namespaces")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusUnauthorized {
-		t.Errorf("the API server answers with status %d", answer.StatusCode)
-	}
+	expect.That(t, answer.StatusCode == http.StatusUnauthorized,
+		"the API server answers with status %d", answer.StatusCode)
 }
 
 // testCertificate installs exporters with a certificate that the chart generates. The gateway
@@ -141,9 +132,7 @@ func (w *world) testCertificate(t *testing.T, look func() (string, error)) {
 		client := w.network.client()
 		client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: roots, ServerName: name}
 		answer, err := client.Get("https://" + w.pods()[0].Status.PodIP + ":10985/healthz")
-		if (err == nil) != valid {
-			t.Errorf("as %s: %v", name, err)
-		}
+		expect.That(t, (err == nil) == valid, "as %s: %v", name, err)
 		if err == nil {
 			answer.Body.Close()
 		}
@@ -162,7 +151,6 @@ func (w *world) testCertificate(t *testing.T, look func() (string, error)) {
 		}
 		return err
 	})
-	if tokens := thief.received(); len(tokens) > 0 {
-		t.Errorf("the impostor received %d tokens", len(tokens))
-	}
+	tokens := thief.received()
+	expect.That(t, len(tokens) == 0, "the impostor received %d tokens", len(tokens))
 }

@@ -3,6 +3,8 @@ package deploy
 import (
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // testIncidents installs the chart with events and a folder for incidents. The chart's rights
@@ -16,21 +18,15 @@ func (w *world) testIncidents(t *testing.T) {
 		return strings.TrimSpace(string(out))
 	}
 	for _, verb := range []string{"create", "patch"} {
-		if got := may(verb); got != "no" {
-			t.Errorf("by default the exporter may %s events: %q", verb, got)
-		}
+		expect.Is(t, may(verb), "no", "by default the exporter may %s events", verb)
 	}
 	w.install(object{"web": object{}, "incidents": object{"events": true}})
 	for verb, want := range map[string]string{"create": "yes", "patch": "yes", "delete": "no", "list": "no"} {
-		if got := may(verb); got != want {
-			t.Errorf("the exporter may %s events: %q, want %s", verb, got, want)
-		}
+		expect.Is(t, may(verb), want, "the exporter may %s events", verb)
 	}
 	// The first one may have asked for its rights before the API server's authorizer knew of them.
 	w.kubectl("delete", "pod", "-n", namespace, "-l", "app.kubernetes.io/name="+release)
 	w.healthy(t)
 	log := w.kubectl("logs", "-n", namespace, w.pods()[0].Name)
-	if strings.Contains(log, "events about incidents are not written") {
-		t.Errorf("the exporter misses rights: %s", log)
-	}
+	expect.That(t, !strings.Contains(log, "events about incidents are not written"), "the exporter misses rights: %s", log)
 }

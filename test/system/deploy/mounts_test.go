@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -61,9 +62,8 @@ func (w *world) testMounts(t *testing.T) {
 	raw := w.kubectl("get", "daemonset", release, "-n", namespace, "-o", "json")
 	must.Do(t, json.Unmarshal([]byte(raw), &set))
 	for _, volume := range set.Spec.Template.Spec.Volumes {
-		if _, ok := needed()[""]["volume "+volume.Name]; !ok {
-			t.Errorf("unknown volume %s", volume.Name)
-		}
+		_, ok := needed()[""]["volume "+volume.Name]
+		expect.That(t, ok, "unknown volume %s", volume.Name)
 	}
 	w.checks = map[string]corev1.PodSpec{}
 	var running []string
@@ -87,9 +87,7 @@ func (w *world) testMounts(t *testing.T) {
 	}
 	for base, lines := range needed() {
 		whole := w.checked(base)
-		if len(whole) < 8 {
-			t.Fatalf("check prints only %q", whole)
-		}
+		must.That(t, len(whole) >= 8, "check prints only %q", whole)
 		for missing, want := range lines {
 			got := w.checked(also(base, missing))
 			if diff := cmp.Diff(want, changed(whole, got)); diff != "" {
@@ -193,9 +191,8 @@ func (w *world) checked(missing string) map[string]string {
 	}
 	// Standard output is the report alone, but standard error may stand between its lines.
 	lines := regexp.MustCompile(`(?m)^[{} ].*$`).FindAllString(said, -1)
-	if err := json.Unmarshal([]byte(strings.Join(lines, "\n")), &report); err != nil {
-		w.Fatalf("check said: %v: %s", err, said)
-	}
+	err := json.Unmarshal([]byte(strings.Join(lines, "\n")), &report)
+	must.That(w, err == nil, "check said: %v: %s", err, said)
 	for _, f := range report.Findings {
 		text := strings.ReplaceAll(number.ReplaceAllString(f.Text, "N"), "N piece of", "N pieces of")
 		out[f.What] += f.Status + " " + text + "\n"

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -72,13 +73,9 @@ func (w *world) testPasswordAccess(t *testing.T, authority *x509.CertPool) {
 			request.SetBasicAuth(user, test.password)
 		}
 		response, err := client.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		response.Body.Close()
-		if response.StatusCode != test.want {
-			t.Errorf("%s with the password %q: status %d, want %d", test.url, test.password, response.StatusCode, test.want)
-		}
+		expect.Is(t, response.StatusCode, test.want, "%s with the password %q: status", test.url, test.password)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -35,9 +36,8 @@ func (w *world) replace() rollout {
 	w.Helper()
 	before, counters := w.pods()[0].Name, w.counters(w.T)
 	w.install(object{"podAnnotations": object{"changed": "yes"}})
-	if after := w.pods(); len(after) != 1 || after[0].Name == before {
-		w.Fatalf("the pods are %v after %s", after, before)
-	}
+	after := w.pods()
+	must.That(w, len(after) == 1 && after[0].Name != before, "the pods are %v after %s", after, before)
 	return rollout{counters, time.Now()}
 }
 
@@ -84,14 +84,12 @@ func (w *world) testRollout(t *testing.T, prometheus live.Prometheus, r rollout)
 		charged += c
 		truth = max(truth, d.Seconds()*drawn)
 	}
-	if len(names) != 5 || slices.Max(slices.Collect(maps.Values(names))) != 1 {
-		t.Errorf("the series are %v, want one for each device of each claim", names)
-	}
+	expect.That(t, len(names) == 5 && slices.Max(slices.Collect(maps.Values(names))) == 1,
+		"the series are %v, want one for each device of each claim", names)
 	lost := time.Duration((truth - charged) / drawn * float64(time.Second)).Round(10 * time.Millisecond)
 	t.Logf("attributed %.0f J of %.0f J: the rollout lost %v", charged, truth, lost)
-	if lost > interval || lost < -interval {
-		t.Errorf("the rollout lost %v, which is more than the interval of %v", lost, interval)
-	}
+	expect.That(t, lost <= interval && lost >= -interval,
+		"the rollout lost %v, which is more than the interval of %v", lost, interval)
 	w.testGoesOn(t, prometheus, r)
 }
 
@@ -120,9 +118,7 @@ func (w *world) testGoesOn(t *testing.T, prometheus live.Prometheus, r rollout) 
 	}
 	for family := range families { // the result of a function has no name, so of each by itself
 		resets, err := prometheus.Query(t.Context(), "resets("+family+"[10m])", at)
-		if err != nil || len(resets) == 0 {
-			t.Errorf("resets of %s: %d series, %v", family, len(resets), err)
-		}
+		expect.That(t, err == nil && len(resets) != 0, "resets of %s: %d series, %v", family, len(resets), err)
 		for _, s := range resets {
 			if s.Samples[0].Value != 0 {
 				t.Errorf("Prometheus sees %v resets of %s%v", s.Samples[0].Value, family, s.Labels)
@@ -130,9 +126,8 @@ func (w *world) testGoesOn(t *testing.T, prometheus live.Prometheus, r rollout) 
 		}
 	}
 	t.Logf("%d counters go on over the rollout, %d of the series in Prometheus", len(r.before), over)
-	if len(r.before) < minCounters || over < minCounters {
-		t.Errorf("%d counters and %d series were compared, want at least %d", len(r.before), over, minCounters)
-	}
+	expect.That(t, len(r.before) >= minCounters && over >= minCounters,
+		"%d counters and %d series were compared, want at least %d", len(r.before), over, minCounters)
 }
 
 // increase returns the increase of a counter over its samples, and the time from the first sample

@@ -55,17 +55,13 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	c, err := cluster.Start(t.Context(), cluster.Options{Runtime: cluster.Containerd, Log: os.Stderr})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() {
 		expect.OK(t, c.Stop())
 	})
 	w := &world{T: t, cluster: c, network: network(filepath.Join(filepath.Dir(c.Root()), "ns", "net"))}
 	config, err := c.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if w.client, err = kubernetes.NewForConfig(config); err != nil {
 		t.Fatal(err)
 	}
@@ -73,9 +69,7 @@ func newWorld(t *testing.T) *world {
 		filepath.Join("testdata", "nic.yaml"))
 	tar := filepath.Join(t.TempDir(), "image.tar")
 	program := os.Getenv("DRA_EXPORTER")
-	if program == "" {
-		t.Fatal("DRA_EXPORTER is not set: run this with make")
-	}
+	must.That(t, program != "", "DRA_EXPORTER is not set: run this with make")
 	must.Do(t, image.Write(tar, image.Config{Program: program, Name: imageName, Created: time.Unix(0, 0)}))
 	must.Do(t, c.ImportImage(t.Context(), tar))
 	w.values = object{
@@ -98,9 +92,7 @@ func (w *world) render(more map[string]any, tests bool) []string {
 	documents, err := chart.Render(filepath.Join("..", "..", "..", "deployments", "helm", "dra-exporter"), chart.Release{
 		Name: release, Namespace: namespace, Values: values,
 	}, tests)
-	if err != nil {
-		w.Fatal(err)
-	}
+	must.Do(w, err)
 	return documents
 }
 

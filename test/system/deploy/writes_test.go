@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/dra-exporter/dra-exporter/deployments/image"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -63,9 +64,7 @@ func (w *world) testWrites(t *testing.T) {
 		}
 	}
 	for _, folder := range []string{"/host/sys", "/host/proc"} {
-		if tried[folder] < 1000 {
-			t.Errorf("only %d paths were tried in %s", tried[folder], folder)
-		}
+		expect.That(t, tried[folder] >= 1000, "only %d paths were tried in %s", tried[folder], folder)
 	}
 	if more := unexpected(wrote); len(more) > 0 {
 		t.Errorf("%d paths are writable:\n%s", len(more), strings.Join(more[:min(len(more), 40)], "\n"))
@@ -86,14 +85,10 @@ func (w *world) testOlderWrites(t *testing.T) {
 	cgroups := slices.DeleteFunc(slices.Clone(more), func(line string) bool {
 		return !strings.Contains(line, " /host/sys/fs/cgroup/")
 	})
-	if len(more) > len(cgroups) {
-		t.Errorf("%d paths are writable, only %d of them cgroups:\n%.4000s", len(more), len(cgroups),
-			strings.Join(more, "\n"))
-	}
+	expect.That(t, len(more) <= len(cgroups),
+		"%d paths are writable, only %d of them cgroups:\n%.4000s", len(more), len(cgroups), strings.Join(more, "\n"))
 	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
-	if unified := err == nil; unified != (len(cgroups) == 0) {
-		t.Errorf("%d files of cgroups are writable; cgroup v2 alone: %v", len(cgroups), unified)
-	}
+	expect.Is(t, err == nil, (len(cgroups) == 0), "%d files of cgroups are writable; cgroup v2 alone", len(cgroups))
 }
 
 // write runs the program that tries to write, and returns how many paths it tried by folder, and
@@ -114,14 +109,12 @@ func (w *world) writer(t *testing.T) corev1.PodSpec {
 	program, tar := filepath.Join(dir, "writable"), filepath.Join(dir, "image.tar")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/writable")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	out, err := build.CombinedOutput()
+	must.That(t, err == nil, "%v: %s", err, out)
 	must.Do(t, image.Write(tar, image.Config{Program: program, Name: writerName, Created: time.Unix(0, 0)}))
 	must.Do(t, w.cluster.ImportImage(t.Context(), tar))
 	var set appsv1.DaemonSet
-	must.Do(t, json.Unmarshal([]byte(w.kubectl("get", "daemonset", release, "-n", namespace, "-o", "json")),
-		&set))
+	must.Do(t, json.Unmarshal([]byte(w.kubectl("get", "daemonset", release, "-n", namespace, "-o", "json")), &set))
 	spec := set.Spec.Template.Spec
 	spec.RestartPolicy = corev1.RestartPolicyNever
 	c := &spec.Containers[0]
@@ -144,9 +137,7 @@ func parseWrites(t *testing.T, said string) (tried map[string]int, wrote []strin
 		}
 		number, folder, _ := strings.Cut(counted, " ")
 		n, err := strconv.Atoi(number)
-		if err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
+		must.That(t, err == nil, "%q: %v", line, err)
 		tried[folder] = n
 	}
 	return tried, wrote
@@ -172,7 +163,6 @@ func TestUnexpected(t *testing.T) {
 		"open /proc/sys/kernel/core_pattern", "open /host/proc/1/comm", "mkdir /host/sys/fs/cgroup/kubepods", "open /dev/sda",
 		"connect /host/cdi/0/x.sock",
 	}
-	if got, want := fmt.Sprint(unexpected(wrote)), fmt.Sprint(wrote[4:]); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	got, want := fmt.Sprint(unexpected(wrote)), fmt.Sprint(wrote[4:])
+	expect.That(t, got == want, "got %s, want %s", got, want)
 }

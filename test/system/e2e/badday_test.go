@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -38,9 +39,7 @@ func TestHangingNodes(t *testing.T) {
 			l := newLab(t, *labNodes, some(*labNodes, hanging, hangs))
 			begun := time.Now()
 			first := l.look()
-			if first.took > maxFirst+late {
-				t.Errorf("the first page took %v, want %v", first.took, maxFirst)
-			}
+			expect.That(t, first.took <= maxFirst+late, "the first page took %v, want %v", first.took, maxFirst)
 			dead, oldest, missing, used, moved := len(first.dead), time.Duration(0), first.missing, l.gateway.cpu(), l.bytes()
 			for next := begun.Add(lookEach); time.Since(begun) < *labFor; next = next.Add(lookEach) {
 				time.Sleep(time.Until(next))
@@ -53,9 +52,8 @@ func TestHangingNodes(t *testing.T) {
 					oldest, missing = max(oldest, seen.oldest), seen.missing
 				}
 			}
-			if oldest > maxAge || missing > 0 {
-				t.Errorf("the oldest answer of a healthy node is of %v ago, want %v; %d are missing", oldest, maxAge, missing)
-			}
+			expect.That(t, oldest <= maxAge && missing <= 0,
+				"the oldest answer of a healthy node is of %v ago, want %v; %d are missing", oldest, maxAge, missing)
 			l.mu.Lock()
 			most := 0
 			for i := range l.manners {
@@ -102,9 +100,8 @@ func TestLyingNodes(t *testing.T) {
 		}
 	}
 	asking.Wait()
-	if len(seen.dead) > 0 || len(seen.page) > 5<<20 {
-		t.Errorf("honest nodes called dead: %v; %d bytes of the page", seen.dead, len(seen.page))
-	}
+	expect.That(t, len(seen.dead) == 0 && len(seen.page) <= 5<<20,
+		"honest nodes called dead: %v; %d bytes of the page", seen.dead, len(seen.page))
 	peak := l.gateway.memory("VmHWM")
 	if peak > maxPeak {
 		t.Errorf("%.1f MiB at most, want %d", mib(peak), maxPeak>>20)
@@ -179,9 +176,7 @@ func TestLies(t *testing.T) {
 				a = l.get("lead", "/")
 				return strings.Contains(string(a.body), "answers too much")
 			})
-			if len(a.body) > 64<<10 {
-				t.Errorf("a page of %d bytes for two nodes", len(a.body))
-			}
+			expect.That(t, len(a.body) <= 64<<10, "a page of %d bytes for two nodes", len(a.body))
 			return string(a.body), l.gateway.memory("VmHWM")
 		}, "answers too much", maxPeak},
 		{"4.2 MB of devices for top", many("devices", 4_200_000), (*lab).top, "answer is too large", maxTop},
@@ -190,9 +185,7 @@ func TestLies(t *testing.T) {
 			l := newLab(t, 2, map[int]manner{0: lies})
 			l.lies = test.lies
 			said, peak := test.read(l)
-			if !strings.Contains(said, test.want) {
-				t.Errorf("no %q in\n%.600s", test.want, said)
-			}
+			expect.That(t, strings.Contains(said, test.want), "no %q in\n%.600s", test.want, said)
 			if peak > test.most || peak == 0 {
 				t.Errorf("%.1f MiB at most, want %d", mib(peak), test.most>>20)
 			}
@@ -210,9 +203,8 @@ func TestTopOfLyingNodes(t *testing.T) {
 	late := strings.Count(said, "deadline exceeded")
 	named := strings.Count(said, "answer is too large") + strings.Count(said, "no memory is left for the answer")
 	shown := strings.Count(said, "gpu-0")
-	if named+late < 10 || shown > *labNodes-10 || shown+named+late != *labNodes || shown < *labNodes/2 {
-		t.Errorf("top names %d nodes and %d late ones, and shows %d of the others:\n%.600s", named, late, shown, said)
-	}
+	expect.That(t, named+late >= 10 && shown <= *labNodes-10 && shown+named+late == *labNodes && shown >= *labNodes/2,
+		"top names %d nodes and %d late ones, and shows %d of the others:\n%.600s", named, late, shown, said)
 	if peak > maxTop || peak == 0 {
 		t.Errorf("%.1f MiB at most, want %d", mib(peak), maxTop>>20)
 	}
@@ -236,9 +228,7 @@ func (l *lab) top() (said string, peak int64) {
 	for {
 		select {
 		case err := <-ended:
-			if err == nil {
-				l.Error("the exit status is 0")
-			}
+			expect.That(l, err != nil, "the exit status is 0")
 			return output.String(), peak
 		case <-time.After(2 * time.Millisecond):
 			if now, err := live.Memory(cmd.Process.Pid, "VmHWM"); err == nil {

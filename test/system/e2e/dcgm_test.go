@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/dcgm/dcgmtest"
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -57,9 +58,7 @@ func TestDCGM(t *testing.T) {
 		return m.is(222, "dra_device_power_watts", "device", "gpu-1") &&
 			m.is(engine.GPUs[1].Instances[1].Work.Graphics, "dra_claim_utilization_ratio", "resourceclaim_name", "part")
 	})
-	if conserved(t, p.report()) == 0 {
-		t.Error("nothing was compared")
-	}
+	expect.That(t, conserved(t, p.report()) != 0, "nothing was compared")
 
 	engine.Hang("dcgmGetValuesSince_v2", true)
 	defer engine.Hang("dcgmGetValuesSince_v2", false)

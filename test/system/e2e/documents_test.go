@@ -70,9 +70,7 @@ func isLocal(b docs.Block) bool {
 // follow runs the blocks of a document in a copy of the tree and in separate namespaces.
 func follow(t *testing.T, root, document string, blocks []docs.Block) {
 	dir, err := os.MkdirTemp("", "docs") //nolint:usetesting // t.TempDir's path is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	copied := filepath.Join(dir, "tree")
 	copyTree(t, root, copied)
@@ -84,7 +82,7 @@ func follow(t *testing.T, root, document string, blocks []docs.Block) {
 		"set -euo pipefail",
 		"mount -t tmpfs none /var/lib",
 		"mkdir -p /var/lib/kubelet/pod-resources",
-		"mount --bind " + n.dir + " /var/lib/kubelet/pod-resources",
+		"mount --bind " + n.Dir + " /var/lib/kubelet/pod-resources",
 		"[ ! -d .git ] || { mkdir " + copied + "/.git; mount --bind -o ro .git " + copied + "/.git; }",
 		"[ ! -f .git ] || cp .git " + copied,
 		"mount --rbind " + copied + " " + root,
@@ -186,21 +184,15 @@ func copyTree(t *testing.T, root, to string) {
 	list := exec.CommandContext(t.Context(), "git", "-C", root, "-c", "safe.directory=*",
 		"ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	listed, err := list.Output()
-	if err != nil {
-		t.Fatalf("list the tree: %v", err)
-	}
+	must.That(t, err == nil, "list the tree: %v", err)
 	for path := range strings.SplitSeq(strings.TrimSuffix(string(listed), "\x00"), "\x00") {
 		info, err := os.Stat(filepath.Join(root, path))
 		if os.IsNotExist(err) {
 			continue // removed, and not committed yet
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		content, err := os.ReadFile(filepath.Join(root, path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		must.Do(t, os.MkdirAll(filepath.Dir(filepath.Join(to, path)), 0o755))
 		must.Do(t, os.WriteFile(filepath.Join(to, path), content, info.Mode().Perm()))
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -81,9 +82,8 @@ func TestEndpointInTrouble(t *testing.T) {
 			inTrouble.Store(false)
 			p.eventually("well again", func() bool { return p.scrape().is(100, "dra_pod_power_watts", "pod", "a") })
 			conserved(t, p.report())
-			if resident := p.memory("VmHWM"); resident > maxResident {
-				t.Errorf("%d MiB were resident, want at most %d", resident>>20, maxResident>>20)
-			}
+			resident := p.memory("VmHWM")
+			expect.That(t, resident <= maxResident, "%d MiB were resident, want at most %d", resident>>20, maxResident>>20)
 		})
 	}
 }
@@ -139,18 +139,14 @@ func TestHostileNames(t *testing.T) {
 	m.want(1, "dra_pod_claim_info", "pod", long, "device", hostile)
 	m.want(1, "dra_pod_claim_info", "pod", "twice", "device", "gpu-3")
 	m.want(1, "dra_pod_claim_info", "pod", "fine", "device", "gpu-4")
-	if rows := m.rows("dra_pod_claim_info"); len(rows) != 4 {
-		t.Errorf("%d pods hold devices, want 4", len(rows))
-	}
+	rows := m.rows("dra_pod_claim_info")
+	expect.That(t, len(rows) == 4, "%d pods hold devices, want 4", len(rows))
 	for _, reason := range []string{"too_long", "missing_pod", "duplicate", "malformed"} {
-		if !m.positive("dra_exporter_input_rejected_total", "input", "podresources", "reason", reason) {
-			t.Errorf("nothing was counted as %s", reason)
-		}
+		expect.That(t, m.positive("dra_exporter_input_rejected_total", "input", "podresources", "reason", reason),
+			"nothing was counted as %s", reason)
 	}
 	lint(t, p.page("/metrics").body)
-	if page := string(p.page("/").body); strings.Contains(page, `a"b\c`) {
-		t.Error("the page shows a name without escaping it")
-	}
+	expect.That(t, !strings.Contains(string(p.page("/").body), `a"b\c`), "the page shows a name without escaping it")
 	p.report()
 }
 

@@ -18,6 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // sentEvents are the requests about Events that an API server was sent.
@@ -36,12 +38,8 @@ func (s *sentEvents) all() []corev1.Event {
 func eventsFront(t *testing.T, server *kubetest.Server) (address string, sent *sentEvents) {
 	t.Helper()
 	to, err := url.Parse(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, FlushInterval: -1,
-	}
+	must.Do(t, err)
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, FlushInterval: -1}
 	sent = &sentEvents{}
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var answer []byte
@@ -72,11 +70,7 @@ func eventsFront(t *testing.T, server *kubetest.Server) (address string, sent *s
 func TestEventsOfBeginAndEnd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	server, err := kubetest.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
+	server, _ := kubetest.New(t)
 	server.Put(kubetest.Claims, fmt.Appendf(nil, `{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
 		"metadata": {"namespace": "team", "name": "claim", "uid": "uid-claim"}, "spec": {},
 		"status": {"allocation": {"devices": {"results": [
@@ -125,17 +119,13 @@ func TestEventsOfBeginAndEnd(t *testing.T) {
 	for _, e := range sent.all() {
 		got[strings.Join([]string{e.Type, e.Reason, e.InvolvedObject.Kind, string(e.InvolvedObject.UID)}, " ")] = true
 		over := strings.HasPrefix(e.Message, "over (it can be read again): gpu-0: lost: its source answers without it (")
-		if over != (e.Type == corev1.EventTypeNormal) {
-			t.Errorf("the event is %+v", e)
-		}
+		expect.That(t, over == (e.Type == corev1.EventTypeNormal), "the event is %+v", e)
 	}
 	for _, want := range []string{
 		"Warning DeviceLost ResourceClaim uid-claim", "Warning DeviceLost Pod uid-a",
 		"Normal DeviceLostResolved ResourceClaim uid-claim", "Normal DeviceLostResolved Pod uid-a",
 	} {
-		if !got[want] {
-			t.Errorf("there is no event %s", want)
-		}
+		expect.That(t, got[want], "there is no event %s", want)
 	}
 	if log := p.Log(); strings.Count(log, "incident is over") != times {
 		t.Errorf("the log does not have the end %d times: %s", times, log)

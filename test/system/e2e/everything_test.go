@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/must"
+	"github.com/dra-exporter/dra-exporter/test/node"
 )
 
 // maxEverything is the limit of the program's resident memory with everything on, in bytes.
@@ -38,7 +39,7 @@ var profile = flag.String("profile", "", "a folder for profiles of that program,
 func TestMemoryWithEverythingOn(t *testing.T) {
 	n := largenode.StartSteady(t)
 	kubeconfig, sent := largeCluster(t, n)
-	f := flags(n.Flags()).with(flags{
+	f := flags(n.Flags()).With(flags{
 		"kube": "auto", "kubeconfig": kubeconfig, "state.dir": n.Path("state"), "incidents.events": "",
 	})
 	delete(f, "inventory.file") // the API server has the slice
@@ -123,9 +124,7 @@ func (p *program) cost() {
 func (p *program) written() float64 {
 	p.t.Helper()
 	bytes, ok := p.scrape().value("dra_exporter_state_written_bytes_total")
-	if !ok {
-		p.t.Fatal("what is written to the state folder is not counted")
-	}
+	must.That(p.t, ok, "what is written to the state folder is not counted")
 	return bytes
 }
 
@@ -141,9 +140,8 @@ func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 // and the Events that it was sent.
 func largeCluster(t *testing.T, n *largenode.Node) (kubeconfig string, sent *sentEvents) {
 	t.Helper()
-	server := must.Get(kubetest.New())(t)
-	t.Cleanup(server.Close)
-	slice := must.Get(yaml.YAMLToJSON([]byte(largenode.Inventory())))(t)
+	server, _ := kubetest.New(t)
+	slice := must.Get(yaml.YAMLToJSON([]byte(node.GPUs(largenode.Name, largenode.Driver, largenode.Devices))))(t)
 	server.Put(kubetest.Slices, slice)
 	for i, pod := range largenode.PodList() {
 		server.Put(kubetest.Pods, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Pod",

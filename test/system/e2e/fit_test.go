@@ -53,7 +53,7 @@ func TestFit(t *testing.T) {
 		"inventory.file":       n.inventory(fmt.Sprintf(fitSlices, nodeName, uuid(0))),
 		"source.scrape.config": config, "fit.after": "3s",
 	})
-	p, off := start(t, f), start(t, f.with(flags{"metrics.fit": "off"}))
+	p, off := start(t, f), start(t, f.With(flags{"metrics.fit": "off"}))
 	for _, one := range []*program{p, off} { // of a claim that began before them there is no advice
 		one.eventually("reading", func() bool { return len(one.scrape().rows("dra_device_up")) > 0 })
 	}

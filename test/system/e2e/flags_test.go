@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -20,9 +21,7 @@ func run(t *testing.T, args []string, env ...string) (status int, stdout, stderr
 	var out, err bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &err
 	_ = cmd.Run() // the state tells how
-	if ctx.Err() != nil {
-		t.Errorf("%q: still runs after %v", args, startTimeout)
-	}
+	expect.That(t, ctx.Err() == nil, "%q: still runs after %v", args, startTimeout)
 	return cmd.ProcessState.ExitCode(), out.String(), err.String()
 }
 
@@ -55,10 +54,9 @@ func TestAddressTaken(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	p := start(t, n.flags(nil))
-	status, _, stderr := run(t, n.flags(flags{"web.listen-address": p.Address}).args())
-	if status != 1 || !strings.Contains(stderr, "address already in use") {
-		t.Errorf("exit status %d, want 1; output %q", status, stderr)
-	}
+	status, _, stderr := run(t, n.flags(flags{"web.listen-address": p.Address}).Args())
+	expect.That(t, status == 1 && strings.Contains(stderr, "address already in use"),
+		"exit status %d, want 1; output %q", status, stderr)
 }
 
 // Every flag is also an environment variable. The flag takes precedence.
@@ -72,9 +70,10 @@ func TestEnvironment(t *testing.T) {
 	start(t, n.flags(nil), "DRA_EXPORTER_NODE_NAME=by-env").scrape().want(1, "dra_exporter_node_info", "node", nodeName)
 
 	delete(f, "kubelet.podresources-socket")
+	delete(f, "kubelet.root")
 	n.kubelet.Stop()
 	n.mkdir("root/pod-resources")
-	must.Do(t, n.kubelet.Start(n.path("root/pod-resources/"+socketName)))
+	must.Do(t, n.kubelet.Start(n.path("root/pod-resources/kubelet.sock")))
 	p := start(t, f, "DRA_EXPORTER_KUBELET_ROOT="+n.path("root"))
 	p.eventually("up", func() bool { return p.scrape().is(1, "dra_exporter_source_up", "source", "podresources") })
 }
@@ -95,25 +94,21 @@ func TestCheck(t *testing.T) {
 	n := newNode(t)
 	must.Do(t, n.kubelet.Set(recordedList(t)))
 	f := n.flags(flags{"inventory.file": filepath.Join("testdata", "recorded", "resourceslices.yaml")})
-	status, stdout, stderr := run(t, append(f.args(), "check"))
-	if status != 1 {
-		t.Errorf("no device has telemetry: exit status %d, want 1: %s", status, stderr)
-	}
+	status, stdout, stderr := run(t, append(f.Args(), "check"))
+	expect.That(t, status == 1, "no device has telemetry: exit status %d, want 1: %s", status, stderr)
 	for _, want := range []string{
 		nodeName, "4 claims", "10 devices", "gpu-7", "netdev", "cpu",
 		"(no_source): no source reads devices of gpu.example.com", "the UIDs of",
 		"none of 10 devices has telemetry",
 	} {
-		if !strings.Contains(stdout, want) {
-			t.Errorf("output of check without %q:\n%s", want, stdout)
-		}
+		expect.That(t, strings.Contains(stdout, want), "output of check without %q:\n%s", want, stdout)
 	}
 	n.kubelet.Stop()
-	status, stdout, _ = run(t, append(f.args(), "check"))
+	status, stdout, _ = run(t, append(f.Args(), "check"))
 	if status != 1 || !strings.Contains(stdout, "there is no such socket") || strings.Contains(stdout, "rpc error") {
 		t.Errorf("without the kubelet: exit status %d, want 1; output\n%s", status, stdout)
 	}
-	if _, stdout, _ = run(t, append(f.args(), "check", "-v")); !strings.Contains(stdout, "rpc error") {
+	if _, stdout, _ = run(t, append(f.Args(), "check", "-v")); !strings.Contains(stdout, "rpc error") {
 		t.Errorf("-v does not print the whole error:\n%s", stdout)
 	}
 }
@@ -122,22 +117,19 @@ func TestCheck(t *testing.T) {
 func TestCheckStrict(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	args := append(n.flags(flags{}).args(), "check")
+	args := append(n.flags(flags{}).Args(), "check")
 	status, stdout, stderr := run(t, append(args, "-o", "json"))
 	var report struct {
 		Failures, Warnings int
 		Findings           []struct{ Status, What, Text string }
 	}
-	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
-		t.Fatalf("%v: %s %s", err, stdout, stderr)
-	}
-	if status != 0 || report.Failures != 0 || report.Warnings == 0 || len(report.Findings) < 6 {
-		t.Errorf("exit status %d, report %+v: %s", status, report, stderr)
-	}
+	err := json.Unmarshal([]byte(stdout), &report)
+	must.That(t, err == nil, "%v: %s %s", err, stdout, stderr)
+	expect.That(t, status == 0 && report.Failures == 0 && report.Warnings != 0 && len(report.Findings) >= 6,
+		"exit status %d, report %+v: %s", status, report, stderr)
 	status, stdout, _ = run(t, append(args, "--strict"))
-	if status != 1 || !strings.Contains(stdout, "\nWARN: 0 failures, ") {
-		t.Errorf("strict: exit status %d, want 1:\n%s", status, stdout)
-	}
+	expect.That(t, status == 1 && strings.Contains(stdout, "\nWARN: 0 failures, "),
+		"strict: exit status %d, want 1:\n%s", status, stdout)
 }
 
 // top prints the devices and their holders.
@@ -147,16 +139,11 @@ func TestTop(t *testing.T) {
 	p := start(t, f)
 	p.eventually("charged", p.charged)
 	status, stdout, stderr := run(t, []string{"top", "--once", "--url=http://" + p.Address})
-	if status != 0 {
-		t.Errorf("exit status %d, want 0: %s", status, stderr)
-	}
+	expect.That(t, status == 0, "exit status %d, want 0: %s", status, stderr)
 	for _, want := range []string{"2 devices, 1 held", "gpu-0", "50.0 %", "100 W", "team/a"} {
-		if !strings.Contains(stdout, want) {
-			t.Errorf("output of top without %q:\n%s", want, stdout)
-		}
+		expect.That(t, strings.Contains(stdout, want), "output of top without %q:\n%s", want, stdout)
 	}
 	status, _, stderr = run(t, []string{"top", "--once", "--url=http://127.0.0.1:1"})
-	if status != 1 || strings.Count(stderr, "\n") != 1 {
-		t.Errorf("without an exporter: exit status %d, want 1 and one line: %s", status, stderr)
-	}
+	expect.That(t, status == 1 && strings.Count(stderr, "\n") == 1,
+		"without an exporter: exit status %d, want 1 and one line: %s", status, stderr)
 }

@@ -11,6 +11,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -44,7 +45,7 @@ func TestGateway(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("other", "b", "claim-b", gpu(1)))
-	api, kubeconfig := apiServer(t, n)
+	api, kubeconfig := apiServer(t)
 	isGet := func(s authorizationv1.SubjectAccessReviewSpec) bool {
 		return s.NonResourceAttributes != nil && s.NonResourceAttributes.Verb == "get"
 	}
@@ -56,9 +57,7 @@ func TestGateway(t *testing.T) {
 	api.Put(kubetest.Pods, podObject("team", "a", "Running"))
 	node := start(t, n.flags(flags{"kube": "auto", "kubeconfig": kubeconfig, "web.kube-authorization": ""}))
 	host, port, err := net.SplitHostPort(node.Address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	exporters(api, port, []string{endpointOn(nodeName, host)})
 	own := kubetest.Token("gateway", "dra-exporter")
 	settings := n.write("http.yaml", "authorization: {credentials: "+own+"}\n")
@@ -84,9 +83,8 @@ func TestGateway(t *testing.T) {
 		"/node/" + nodeName + "/metrics":                        "dra_claim_allocated_seconds_total",
 	} {
 		status, body := get("lead", path)
-		if status != http.StatusOK || !strings.Contains(strings.ToLower(body), strings.ToLower(want)) {
-			t.Errorf("%s: status %d without %q:\n%.400s", path, status, want, body)
-		}
+		expect.That(t, status == http.StatusOK && strings.Contains(strings.ToLower(body), strings.ToLower(want)),
+			"%s: status %d without %q:\n%.400s", path, status, want, body)
 	}
 	if status, body := get("alice", alert); status != http.StatusOK || !strings.Contains(body, "claim-a") ||
 		strings.Contains(body, "claim-b") {

@@ -18,6 +18,7 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -57,9 +58,7 @@ func TestGoldenClaims(t *testing.T) {
 		return p.scrape().positive("dra_pod_energy_joules_total", "pod", "cc-1")
 	})
 	checkGolden(t, "claims.prom", p.page("/metrics").body)
-	if conserved(t, p.report()) == 0 {
-		t.Error("nothing was compared")
-	}
+	expect.That(t, conserved(t, p.report()) != 0, "nothing was compared")
 }
 
 func recorded(t *testing.T, name string) string {
@@ -104,13 +103,9 @@ func recordedLater(t *testing.T) *v1.ListPodResourcesResponse {
 func goldenSources(t *testing.T, f flags) flags {
 	t.Helper()
 	help, err := command(t.Context(), []string{"--help"}).CombinedOutput()
-	if err != nil {
-		t.Fatalf("--help: %v: %s", err, help)
-	}
+	must.That(t, err == nil, "--help: %v: %s", err, help)
 	found := regexp.MustCompile(`--\[no-\]source\.(\w+)\s`).FindAllSubmatch(help, -1)
-	if len(found) == 0 {
-		t.Fatalf("--help has no source:\n%s", help)
-	}
+	must.That(t, len(found) != 0, "--help has no source:\n%s", help)
 	for _, m := range found {
 		if name := string(m[1]); name != "nvml" && name != "netdev" && name != "cpu" {
 			f["no-source."+name] = ""
@@ -177,15 +172,11 @@ func rounded(line []byte) []byte {
 func lint(t *testing.T, exposition []byte) {
 	t.Helper()
 	promtool := os.Getenv("PROMTOOL")
-	if promtool == "" {
-		t.Fatal("PROMTOOL is not set: run make test-e2e")
-	}
+	must.That(t, promtool != "", "PROMTOOL is not set: run make test-e2e")
 	cmd := exec.CommandContext(t.Context(), promtool, "check", "metrics", "--extended")
 	cmd.Stdin = bytes.NewReader(exposition)
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
 	out, err := cmd.Output()
-	if err != nil || complaints.Len() > 0 {
-		t.Errorf("promtool: %v: %s\n%s", err, &complaints, out)
-	}
+	expect.That(t, err == nil && complaints.Len() <= 0, "promtool: %v: %s\n%s", err, &complaints, out)
 }

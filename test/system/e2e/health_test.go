@@ -7,6 +7,7 @@ import (
 	healthv1 "k8s.io/kubelet/pkg/apis/dra-health/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver/health/healthtest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // The stream of the DRA driver determines the health of its devices, also of free ones and without
@@ -37,12 +38,10 @@ func TestDriversHealth(t *testing.T) {
 	}
 	becomes("unhealthy")
 	p.scrape().want(1, "dra_device_quantity_source_info", "device", "gpu-1", "quantity", "health", "source", "health")
-	_, stdout, _ := run(t, append(f.args(), "check"))
+	_, stdout, _ := run(t, append(f.Args(), "check"))
 	const want = gpuDriver + ": streams health (v1.DRAResourceHealth): 1 healthy, 1 unhealthy, 0 unknown: " +
 		"gpu-1 is unhealthy (fell off the bus)"
-	if !strings.Contains(stdout, want) {
-		t.Errorf("output of check without %q:\n%s", want, stdout)
-	}
+	expect.That(t, strings.Contains(stdout, want), "output of check without %q:\n%s", want, stdout)
 	report(healthv1.HealthStatus_HEALTHY)
 	becomes("healthy")
 	d.Break()

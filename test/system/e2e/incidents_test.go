@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -39,9 +40,8 @@ func (p *program) receipts() []*recorder.Receipt {
 func (p *program) recording(id string) *recorder.Incident {
 	p.t.Helper()
 	var out present.IncidentsReport
-	if err := json.Unmarshal(p.page("/api/v1/incidents?id="+id).body, &out); err != nil || len(out.Incidents) != 1 {
-		p.t.Fatalf("%d incidents are called %s: %v", len(out.Incidents), id, err)
-	}
+	err := json.Unmarshal(p.page("/api/v1/incidents?id="+id).body, &out)
+	must.That(p.t, err == nil && len(out.Incidents) == 1, "%d incidents are called %s: %v", len(out.Incidents), id, err)
 	return out.Incidents[0]
 }
 
@@ -86,9 +86,7 @@ func TestIncident(t *testing.T) {
 		}
 	}
 	check(p.incidents()[0])
-	if body := string(p.page("/").body); !strings.Contains(body, "gpu-0: XID 79") {
-		t.Error("the page does not show the incident")
-	}
+	expect.That(t, strings.Contains(string(p.page("/").body), "gpu-0: XID 79"), "the page does not show the incident")
 	p.scrape().want(1, "dra_exporter_incidents_total", "kind", "xid")
 	if log := p.Log(); strings.Count(log, "msg=incident") != 1 || !strings.Contains(log, "team/a") {
 		t.Errorf("the log does not have the incident once, with its pod: %s", log)
@@ -131,9 +129,7 @@ func TestIncident(t *testing.T) {
 	}
 	p.scrape().want(1, "dra_exporter_input_rejected_total", "input", "incidents", "reason", "malformed")
 	off := start(t, n.flags(flags{"no-recorder": ""}))
-	if status := off.status("/api/v1/incidents"); status != http.StatusNotFound {
-		t.Errorf("without the recorder the status is %d", status)
-	}
+	expect.Is(t, off.status("/api/v1/incidents"), http.StatusNotFound, "without the recorder the status")
 }
 
 func files(t *testing.T, folder string) []string {

@@ -29,7 +29,7 @@ func TestXIDNamesProcess(t *testing.T) {
 	const address = "0000:65:00.0"
 	uids := []string{"0a1b2c3d-0000-4000-8000-000000000001", "0a1b2c3d-0000-4000-8000-000000000002"}
 	n := newNode(t)
-	drivertest.WriteTree(t, n.dir, nvidiaGPU)
+	drivertest.WriteTree(t, n.Dir, nvidiaGPU)
 	var pods []*v1.PodResources
 	for i, name := range []string{"a", "b"} {
 		n.addPod("team", name, uids[i])
@@ -87,7 +87,7 @@ func TestXIDNamesProcess(t *testing.T) {
 func TestXIDWhileAway(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	drivertest.WriteTree(t, n.dir, nvidiaGPU)
+	drivertest.WriteTree(t, n.Dir, nvidiaGPU)
 	n.setPods(pod("team", "a", "claim-a", gpu(0)))
 	n.write("kmsg", "4,1,1000000,-;NVRM: Xid (PCI:0000:65:00): 31, pid=101, name=old, Ch 00000008\n")
 	f := n.flags(flags{
@@ -125,7 +125,7 @@ func TestNoKernelLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	start(t, n.flags(nil)).scrape().want(1, "dra_exporter_source_up", "source", "kmsg")
-	drivertest.WriteTree(t, n.dir, nvidiaGPU)
+	drivertest.WriteTree(t, n.Dir, nvidiaGPU)
 	p := start(t, n.flags(nil))
 	p.eventually("it is missed", func() bool {
 		errors, _ := p.scrape().value("dra_exporter_source_errors_total", "source", "kmsg", "reason", "absent")
@@ -143,7 +143,7 @@ func TestNoKernelLog(t *testing.T) {
 func TestSeverityOfErrors(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	drivertest.WriteTree(t, n.dir, nvidiaGPU+strings.ReplaceAll(nvidiaGPU, "0000:65", "0000:66"))
+	drivertest.WriteTree(t, n.Dir, nvidiaGPU+strings.ReplaceAll(nvidiaGPU, "0000:65", "0000:66"))
 	n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("team", "b", "claim-b", gpu(1)),
 		pod("team", "s", "claim-s", podresourcestest.Device(gpuDriver, nodeName, "switch-0")))
 	var lost atomic.Bool

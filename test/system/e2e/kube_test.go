@@ -17,21 +17,18 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // apiServer starts an API server with the objects of a file in kubectl's format, and returns it
 // with a kubeconfig.
-func apiServer(t *testing.T, n *node) (server *kubetest.Server, kubeconfig string) {
+func apiServer(t *testing.T) (server *kubetest.Server, kubeconfig string) {
 	t.Helper()
-	server, err := kubetest.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
+	server, kubeconfig = kubetest.New(t)
 	put(t, server, kubetest.Slices, "resourceslices.yaml")
 	put(t, server, kubetest.Claims, "resourceclaims-all.yaml")
-	return server, n.write("kubeconfig", string(server.Kubeconfig()))
+	return server, kubeconfig
 }
 
 func put(t *testing.T, server *kubetest.Server, resource, file string) {
@@ -39,9 +36,8 @@ func put(t *testing.T, server *kubetest.Server, resource, file string) {
 	var list struct {
 		Items []json.RawMessage `json:"items"`
 	}
-	if err := yaml.Unmarshal([]byte(recorded(t, file)), &list); err != nil || len(list.Items) == 0 {
-		t.Fatalf("%s: %d items, %v", file, len(list.Items), err)
-	}
+	err := yaml.Unmarshal([]byte(recorded(t, file)), &list)
+	must.That(t, err == nil && len(list.Items) != 0, "%s: %d items, %v", file, len(list.Items), err)
 	for _, item := range list.Items {
 		server.Put(resource, item)
 	}
@@ -60,7 +56,7 @@ func TestAPIServer(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	must.Do(t, n.kubelet.Set(recordedLater(t)))
-	server, kubeconfig := apiServer(t, n)
+	server, kubeconfig := apiServer(t)
 	server.Put(kubetest.Pods, podObject("team-a", "cc-1", "Running"))
 	p := start(t, n.flags(flags{"kube": "auto", "kubeconfig": kubeconfig, "pod-label": "app"}))
 	complete := func() bool {
@@ -82,9 +78,7 @@ func TestAPIServer(t *testing.T) {
 	for i := range r.Devices {
 		multiple[r.Devices[i].Device] = r.Devices[i].Multiple
 	}
-	if !multiple["shared-0"] || multiple["gpu-0"] {
-		t.Errorf("devices that allow multiple allocations: %v", multiple)
-	}
+	expect.That(t, multiple["shared-0"] && !multiple["gpu-0"], "devices that allow multiple allocations: %v", multiple)
 	// The program sends requests from time to time, but not for each scrape.
 	p.eventually("without requests during scrapes", func() bool {
 		before := server.Usage().Requests
@@ -100,9 +94,7 @@ func TestAPIServer(t *testing.T) {
 		return m.is(0, "dra_exporter_source_up", "source", "slices") &&
 			m.positive("dra_exporter_source_errors_total", "source", "slices", "reason", "forbidden")
 	})
-	if !complete() {
-		t.Error("known data are lost")
-	}
+	expect.That(t, complete(), "known data are lost")
 	server.Fail(nil)
 	server.Put(kubetest.Pods, podObject("team-a", "cc-1", "Succeeded"))
 	// Within the backoff, the end of the pod is noticed.
@@ -119,7 +111,7 @@ func TestPodsAPI(t *testing.T) {
 	n := newNode(t)
 	list := recordedLater(t)
 	must.Do(t, n.kubelet.Set(list))
-	pods := must.Get(podresourcestest.ServePods(n.path("pods.sock")))(t)
+	pods := must.Get(n.ServePods())(t)
 	t.Cleanup(pods.Stop)
 	pod := func(name, uid string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID(uid)}}
@@ -147,10 +139,10 @@ func TestCheckAPIServer(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	must.Do(t, n.kubelet.Set(recordedLater(t)))
-	server, kubeconfig := apiServer(t, n)
+	server, kubeconfig := apiServer(t)
 	check := func() (string, error) {
 		cmd := exec.CommandContext(t.Context(), os.Getenv(programPath),
-			append([]string{"check"}, n.flags(flags{"kube": "auto", "kubeconfig": kubeconfig}).args()...)...)
+			append([]string{"check"}, n.flags(flags{"kube": "auto", "kubeconfig": kubeconfig}).Args()...)...)
 		var out bytes.Buffer
 		cmd.Stdout = &out
 		err := cmd.Run()
@@ -173,10 +165,8 @@ func TestCheckAPIServer(t *testing.T) {
 		t.Errorf("error %v, output %s", err, said)
 	}
 	// The right to list pods is not needed if the kubelet serves them.
-	pods, err := podresourcestest.ServePods(n.path("pods.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	pods, err := n.ServePods()
+	must.Do(t, err)
 	t.Cleanup(pods.Stop)
 	if said, err := check(); !strings.Contains(said, "need not be") || strings.Contains(said, "forbidden") {
 		t.Errorf("error %v, output %s", err, said)

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // holders returns the number of pods that hold a device.
@@ -25,9 +26,8 @@ func TestKubeletComesLater(t *testing.T) {
 	m := p.scrape()
 	m.want(0, "dra_exporter_source_up", "source", "podresources")
 	m.want(0, "dra_device_allocations", "device", "gpu-0")
-	if !m.positive("dra_exporter_source_errors_total", "source", "podresources", "reason", "unavailable") {
-		t.Error("no error with reason unavailable is counted")
-	}
+	expect.That(t, m.positive("dra_exporter_source_errors_total", "source", "podresources", "reason", "unavailable"),
+		"no error with reason unavailable is counted")
 	n.startKubelet()
 	p.within(20*time.Second, "aware of the holders", func() bool { return holders(p) == 1 })
 	p.scrape().want(1, "dra_exporter_source_up", "source", "podresources")
@@ -78,9 +78,8 @@ func checkRate(t *testing.T, calls []time.Time) {
 	t.Helper()
 	const most = 3
 	for i := most; i < len(calls); i++ {
-		if within := calls[i].Sub(calls[i-most]); within < time.Second {
-			t.Errorf("calls %d to %d came within %v, want at least 1 s", i-most, i, within)
-		}
+		within := calls[i].Sub(calls[i-most])
+		expect.That(t, within >= time.Second, "calls %d to %d came within %v, want at least 1 s", i-most, i, within)
 	}
 }
 
@@ -89,8 +88,6 @@ func TestHealth(t *testing.T) {
 	t.Parallel()
 	n := newNodeWithoutKubelet(t)
 	p := launch(t, n.flags(nil))
-	if status := p.status("/healthz"); status != http.StatusOK {
-		t.Errorf("/healthz: status %d", status)
-	}
+	expect.Is(t, p.status("/healthz"), http.StatusOK, "/healthz: status")
 	p.eventually("ready", func() bool { return p.status("/readyz") == http.StatusOK })
 }

@@ -54,7 +54,7 @@ type lab struct {
 // newLab starts a lab. lead may see everything, alice the claims of team-1.
 func newLab(t *testing.T, nodes int, manners map[int]manner, flags ...string) *lab {
 	t.Helper()
-	api, kubeconfig := apiServer(t, newNodeWithoutKubelet(t))
+	api, kubeconfig := apiServer(t)
 	l := &lab{
 		T: t, nodes: nodes, api: api, closing: make(chan struct{}), manners: manners, answered: map[int]time.Time{},
 		asked: map[int]int{},
@@ -232,9 +232,7 @@ func (l *lab) truth(i int, path string) string {
 func (l *lab) get(user, path string) answer {
 	l.Helper()
 	a, err := l.gateway.get(path, "Authorization", "Bearer "+user)
-	if err != nil {
-		l.Fatalf("get %s: %v", path, err)
-	}
+	must.That(l, err == nil, "get %s: %v", path, err)
 	return a
 }
 
@@ -260,9 +258,7 @@ func (l *lab) look() look {
 	now := time.Now()
 	stood := l.stood()
 	out := look{page: string(a.body), took: a.took - standstill.Span{From: from, To: now}.Overlap(stood)}
-	if a.status != http.StatusOK {
-		l.Fatalf("status %d: %.300s", a.status, a.body)
-	}
+	must.That(l, a.status == http.StatusOK, "status %d: %.300s", a.status, a.body)
 	for _, row := range troubled.FindAllStringSubmatch(out.page, -1) {
 		var i int
 		if _, err := fmt.Sscanf(row[1], "node-%d", &i); err == nil && l.manner(i) == honest {

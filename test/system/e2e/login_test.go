@@ -39,7 +39,7 @@ func TestLogin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("other", "b", "claim-b", gpu(1)))
-	api, kubeconfig := apiServer(t, n)
+	api, kubeconfig := apiServer(t)
 	var mu sync.Mutex
 	var groups []string // of the last question about the person
 	api.Allow("alice@example.com", func(s authorizationv1.SubjectAccessReviewSpec) bool {
@@ -51,9 +51,7 @@ func TestLogin(t *testing.T) {
 	api.Allow("lead", func(authorizationv1.SubjectAccessReviewSpec) bool { return true })
 	node := start(t, n.flags(flags{"kube": "auto", "kubeconfig": kubeconfig}))
 	host, port, err := net.SplitHostPort(node.Address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	exporters(api, port, []string{endpointOn(nodeName, host)})
 	api.Put(kubetest.Pods, podObject("team", "a", "Running"))
 	g := gateway(t, kubeconfig, "--proxy.loopback")
@@ -104,9 +102,7 @@ func TestLogin(t *testing.T) {
 func startLogin(t *testing.T, gateway, issuer string) string {
 	t.Helper()
 	path := os.Getenv("OAUTH2_PROXY")
-	if path == "" {
-		t.Fatal("OAUTH2_PROXY is not set: run this with make test-one SUITE=e2e RUN=TestLogin")
-	}
+	must.That(t, path != "", "OAUTH2_PROXY is not set: run this with make test-one SUITE=e2e RUN=TestLogin")
 	listen := live.FreeAddress(t)
 	args := documentedArguments(t)
 	for i, arg := range args {
@@ -133,9 +129,8 @@ func documentedArguments(t *testing.T) []string {
 	_, rest, _ := strings.Cut(string(content), "```yaml\nargs:")
 	block, _, _ := strings.Cut(rest, "```")
 	var out struct{ Args []string }
-	if err := yaml.Unmarshal([]byte("args:"+block), &out); err != nil || len(out.Args) < 8 {
-		t.Fatalf("the README has the arguments %q, %v", out.Args, err)
-	}
+	err := yaml.Unmarshal([]byte("args:"+block), &out)
+	must.That(t, err == nil && len(out.Args) >= 8, "the README has the arguments %q, %v", out.Args, err)
 	return out.Args
 }
 

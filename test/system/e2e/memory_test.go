@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 )
 
@@ -36,16 +37,11 @@ func TestMemoryOfLargeNode(t *testing.T) {
 	now, peak := p.memory("VmRSS"), p.memory("VmHWM")
 	t.Logf("%d devices, %d pods: %v series, %v dropped, %d bytes, slowest scrape %v; resident %.1f MiB, at most %.1f MiB",
 		largenode.Devices, largenode.Pods, series, dropped, len(body), slowest, float64(now)/(1<<20), float64(peak)/(1<<20))
-	if peak > maxResident {
-		t.Errorf("%d MiB were resident, want at most %d", peak>>20, maxResident>>20)
-	}
-	if written := bytes.Count(body, []byte("\ndra_")) - bytes.Count(body, []byte("\ndra_exporter_")); written > maxSeries {
-		t.Errorf("%v series, want at most %d", written, maxSeries)
-	}
+	expect.That(t, peak <= maxResident, "%d MiB were resident, want at most %d", peak>>20, maxResident>>20)
+	written := bytes.Count(body, []byte("\ndra_")) - bytes.Count(body, []byte("\ndra_exporter_"))
+	expect.That(t, written <= maxSeries, "%v series, want at most %d", written, maxSeries)
 	checkGroupCosts(t, m)
-	if conserved(t, p.report()) == 0 {
-		t.Error("nothing was compared")
-	}
+	expect.That(t, conserved(t, p.report()) != 0, "nothing was compared")
 	checkRate(t, n.Kubelet.CallTimes())
 }
 
@@ -62,8 +58,7 @@ func checkGroupCosts(t *testing.T, m metrics) {
 				series += len(m.rows(f.Name))
 			}
 		}
-		if series != group.Series {
-			t.Errorf("the group %s has %d series, METRICS.md says %d", group.Group, series, group.Series)
-		}
+		expect.That(t, series == group.Series,
+			"the group %s has %d series, METRICS.md says %d", group.Group, series, group.Series)
 	}
 }

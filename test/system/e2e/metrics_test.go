@@ -12,7 +12,9 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/invariant"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // metrics is a parsed exposition.
@@ -25,9 +27,7 @@ func parseMetrics(t *testing.T, body []byte) metrics {
 	t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(body))
-	if err != nil {
-		t.Fatalf("parse the exposition: %v", err)
-	}
+	must.That(t, err == nil, "parse the exposition: %v", err)
 	return metrics{t, families}
 }
 
@@ -66,9 +66,7 @@ func (m metrics) sum(name string, labels ...string) (sum float64, n int) {
 func (m metrics) value(name string, labels ...string) (float64, bool) {
 	m.t.Helper()
 	rows := m.rows(name, labels...)
-	if len(rows) > 1 {
-		m.t.Fatalf("%d rows of %s%q, want one", len(rows), name, labels)
-	}
+	must.That(m.t, len(rows) <= 1, "%d rows of %s%q, want one", len(rows), name, labels)
 	if len(rows) == 0 {
 		return 0, false
 	}
@@ -78,17 +76,15 @@ func (m metrics) value(name string, labels ...string) (float64, bool) {
 // want checks the value of the only row with these labels.
 func (m metrics) want(want float64, name string, labels ...string) {
 	m.t.Helper()
-	if got, ok := m.value(name, labels...); !ok || got != want {
-		m.t.Errorf("%s%q is %v (there: %v), want %v", name, labels, got, ok, want)
-	}
+	got, ok := m.value(name, labels...)
+	expect.That(m.t, ok && got == want, "%s%q is %v (there: %v), want %v", name, labels, got, ok, want)
 }
 
 // wantNone checks that there is no such row.
 func (m metrics) wantNone(name string, labels ...string) {
 	m.t.Helper()
-	if rows := m.rows(name, labels...); len(rows) > 0 {
-		m.t.Errorf("%d rows of %s%q, want none", len(rows), name, labels)
-	}
+	rows := m.rows(name, labels...)
+	expect.That(m.t, len(rows) == 0, "%d rows of %s%q, want none", len(rows), name, labels)
 }
 
 // is reports whether the only row with these labels has that value.
@@ -122,9 +118,8 @@ func (p *program) report() present.Report {
 	var r present.Report
 	d := json.NewDecoder(bytes.NewReader(p.page("/api/v1/snapshot").body))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&r); err != nil {
-		p.t.Fatalf("decode the snapshot: %v", err)
-	}
+	err := d.Decode(&r)
+	must.That(p.t, err == nil, "decode the snapshot: %v", err)
 	return r
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -88,9 +89,7 @@ func TestNVML(t *testing.T) {
 	m.want(1, "dra_claim_device_info", "resourceclaim_name", "first", "attribution", "process")
 	m.want(1, "dra_exporter_source_up", "source", "nvml")
 	m.wantNone("dra_exporter_source_up", "source", "dcgm")
-	if conserved(t, p.report()) == 0 {
-		t.Error("nothing was compared")
-	}
+	expect.That(t, conserved(t, p.report()) != 0, "nothing was compared")
 
 	machine.GPUs[2].Lost = 1
 	machine.Hang("nvmlDeviceGetPowerUsage", 0, true)
@@ -189,9 +188,7 @@ func costOfGPUs(t *testing.T, processes int) {
 	var pods []*v1.PodResources
 	for i := range number {
 		device, uid := fmt.Sprint("gpu-", i), fmt.Sprintf("00000000-0000-4000-8000-00000000770%d", i)
-		devices = append(devices, [2]string{
-			device, "{type: {string: gpu}, uuid: {string: " + machine.GPUs[i].UUID() + "}}",
-		})
+		devices = append(devices, [2]string{device, "{type: {string: gpu}, uuid: {string: " + machine.GPUs[i].UUID() + "}}"})
 		pods = append(pods, pod("team", device, device, podresourcestest.Device(nvidiaDriver, nodeName, device)))
 		n.addPod("team", device, uid)
 		for j := range processes {
@@ -221,9 +218,8 @@ func costOfGPUs(t *testing.T, processes int) {
 	took := time.Since(begun).Seconds()
 	library, program := (machine.Spent()-spent).Seconds()/took, (p.cpu()-cpu).Seconds()/took
 	t.Logf("in %.0f s: %.2f %% of a core, %.2f %% of it in the library's calls", took, 100*program, 100*library)
-	if library > ofLibrary || library < ofLibrary/10 || *gpusFor > 0 && program > ofProgram {
-		t.Errorf("want at most %.2f %%, %.2f %% of it in the library's calls", 100*ofProgram, 100*ofLibrary)
-	}
+	expect.That(t, library <= ofLibrary && library >= ofLibrary/10 && (*gpusFor <= 0 || program <= ofProgram),
+		"want at most %.2f %%, %.2f %% of it in the library's calls", 100*ofProgram, 100*ofLibrary)
 }
 
 // The program needs no vendor's library to start: it opens them at run time and is not linked with
@@ -232,9 +228,7 @@ func TestNotLinked(t *testing.T) {
 	program := must.Get(elf.Open(os.Getenv(programPath)))(t)
 	defer program.Close()
 	libraries, err := program.ImportedLibraries()
-	if err != nil || len(libraries) == 0 {
-		t.Fatalf("the program is linked with %q: %v", libraries, err)
-	}
+	must.That(t, err == nil && len(libraries) != 0, "the program is linked with %q: %v", libraries, err)
 	for _, library := range libraries {
 		if !slices.Contains([]string{"libc.so.6", "libdl.so.2", "libpthread.so.0", "libresolv.so.2", "libm.so.6"}, library) {
 			t.Errorf("the program is linked with %s", library)

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -40,9 +41,7 @@ func TestGoldenPlugins(t *testing.T) {
 	m.want(150, "dra_pod_power_watts", "pod", "sliced-a", "device", "gpu-2")
 	m.want(500, "dra_pod_power_watts", "pod", "plugin", "driver", "nvidia.com/mig-1g.10gb", "pool", "", "device", mig)
 	checkGolden(t, "plugins.prom", p.page("/metrics").body)
-	if conserved(t, p.report()) == 0 {
-		t.Error("nothing was compared")
-	}
+	expect.That(t, conserved(t, p.report()) != 0, "nothing was compared")
 
 	// Pods with devices of plugins end like others, and their counters stay.
 	must.Do(t, n.kubelet.Set(&v1.ListPodResourcesResponse{PodResources: list.PodResources[:1]}))
@@ -52,7 +51,5 @@ func TestGoldenPlugins(t *testing.T) {
 		return !held && m.positive("dra_pod_energy_joules_total", "pod", "sliced-a") &&
 			m.is(0, "dra_device_allocations", "device", "gpu-2")
 	})
-	if conserved(t, p.report()) == 0 {
-		t.Error("nothing was compared")
-	}
+	expect.That(t, conserved(t, p.report()) != 0, "nothing was compared")
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
+	"github.com/dra-exporter/dra-exporter/test/node"
 )
 
 const (
@@ -30,25 +30,7 @@ type program struct {
 }
 
 // flags are flags by name. One with an empty value is a boolean.
-type flags map[string]string
-
-func (f flags) with(more flags) flags {
-	out := maps.Clone(f)
-	maps.Copy(out, more)
-	return out
-}
-
-func (f flags) args() []string {
-	var out []string
-	for name, value := range f {
-		if value == "" {
-			out = append(out, "--"+name)
-		} else {
-			out = append(out, "--"+name+"="+value)
-		}
-	}
-	return out
-}
+type flags = node.Flags
 
 // command returns the program with env as its complete environment, in a time zone whose clocks
 // change every 5 s, with the sources of all quantities.
@@ -74,7 +56,7 @@ func start(t *testing.T, f flags, env ...string) *program {
 func launch(t *testing.T, f flags, env ...string) *program {
 	t.Helper()
 	return &program{
-		Program: live.Launch(t, command(context.Background(), f.args(), env...)), t: t,
+		Program: live.Launch(t, command(context.Background(), f.Args(), env...)), t: t,
 		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: startTimeout},
 	}
 }
@@ -114,12 +96,8 @@ func do(client *http.Client, request *http.Request) (answer, error) {
 func (p *program) page(path string, headers ...string) answer {
 	p.t.Helper()
 	a, err := p.get(path, headers...)
-	if err != nil {
-		p.t.Fatalf("get %s: %v", path, err)
-	}
-	if a.status != http.StatusOK {
-		p.t.Fatalf("get %s: status %d: %.300s", path, a.status, a.body)
-	}
+	must.That(p.t, err == nil, "get %s: %v", path, err)
+	must.That(p.t, a.status == http.StatusOK, "get %s: status %d: %.300s", path, a.status, a.body)
 	return a
 }
 
@@ -173,9 +151,7 @@ func (p *program) within(timeout time.Duration, what string, is func() bool) {
 		if !p.Running() {
 			p.t.Fatalf("not %s: the program has ended: %v", what, p.State())
 		}
-		if time.Now().After(deadline) {
-			p.t.Fatalf("not %s within %v", what, timeout)
-		}
+		must.That(p.t, !time.Now().After(deadline), "not %s within %v", what, timeout)
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A claim that stays busy while everything else falls to almost nothing is stalled until it works
@@ -22,7 +24,7 @@ func TestStalled(t *testing.T) {
 	n := newNode(t)
 	n.setPods(pod("team", "hangs", "claim-hangs", gpu(0)), pod("team", "works", "claim-works", gpu(1)),
 		pod("team", "blind", "claim-blind", gpu(2)))
-	api, kubeconfig := apiServer(t, n)
+	api, kubeconfig := apiServer(t)
 	for i, name := range []string{"hangs", "works", "blind"} { // their processes sleep
 		uid := fmt.Sprintf("6c61b571-6b3c-4d5e-8f0b-9b8d5c1a%04d", i)
 		n.addPod("team", name, uid)
@@ -75,15 +77,12 @@ func TestStalled(t *testing.T) {
 	const low = "power,tensor,fp64,fp32,fp16,int,sm,memory_traffic,media,pcie,cpu,page_faults,host_memory"
 	hangs.Store(true)
 	p.within(limit, "stalled", is(1, "claim-hangs", "reason", low))
-	if !is(0, "claim-works")() {
-		t.Error("the claim that works is stalled too")
-	}
+	expect.That(t, is(0, "claim-works")(), "the claim that works is stalled too")
 	blind := []string{"resourceclaim_name", "claim-blind"}
 	m := p.scrape()
-	if unknown := m.rows("dra_claim_stalled_unknown", append(blind, "reason", "no_engines")...); len(unknown) != 1 ||
-		len(m.rows("dra_claim_stalled", blind...)) > 0 {
-		t.Errorf("a claim whose memory traffic is not measured is judged; of it there are %d rows", len(unknown))
-	}
+	unknown := m.rows("dra_claim_stalled_unknown", append(blind, "reason", "no_engines")...)
+	expect.That(t, len(unknown) == 1 && len(m.rows("dra_claim_stalled", blind...)) == 0,
+		"a claim whose memory traffic is not measured is judged; of it there are %d rows", len(unknown))
 	incidents := p.incidents()
 	if len(incidents) != 1 || incidents[0].Kind != recorder.ClaimStalled || incidents[0].Code != low ||
 		strings.Join(incidents[0].Pods(), " ") != "team/hangs" {
@@ -93,9 +92,8 @@ func TestStalled(t *testing.T) {
 	if body := string(p.page("/page/detail?claim=team/claim-hangs").body); !strings.Contains(body, text) {
 		t.Errorf("the details of the claim do not have %q: %s", text, body)
 	}
-	if body := string(p.page("/page/detail?claim=team/claim-works").body); strings.Contains(body, text) {
-		t.Errorf("the details of the claim that works have %q", text)
-	}
+	expect.That(t, !strings.Contains(string(p.page("/page/detail?claim=team/claim-works").body), text),
+		"the details of the claim that works have %q", text)
 	hangs.Store(false)
 	p.within(limit, "working again", is(0, "claim-hangs"))
 }
@@ -113,7 +111,7 @@ func TestCheckWorks(t *testing.T) {
 	for i, name := range []string{"seen", "blind"} {
 		n.addPod("team", name, uid(i))
 	}
-	args := append(n.flags(flags{"inventory.file": n.inventory(gpus(2))}).args(), "check", "-o", "json")
+	args := append(n.flags(flags{"inventory.file": n.inventory(gpus(2))}).Args(), "check", "-o", "json")
 	reads := func(i int) {
 		n.mkdir(cgroup(uid(i)))
 		n.write(cgroup(uid(i))+"/cpu.stat", "usage_usec 1000\n")
@@ -137,14 +135,12 @@ func TestCheckWorks(t *testing.T) {
 		var report struct {
 			Findings []struct{ Status, What, Text string }
 		}
-		if err := json.Unmarshal([]byte(stdout), &report); err != nil {
-			t.Fatalf("%v: %s %s", err, stdout, stderr)
-		}
+		err := json.Unmarshal([]byte(stdout), &report)
+		must.That(t, err == nil, "%v: %s %s", err, stdout, stderr)
 		at := slices.IndexFunc(report.Findings, func(f struct{ Status, What, Text string }) bool {
 			return f.What == "pods' cgroups"
 		})
-		if at < 0 || report.Findings[at].Status != want.status || report.Findings[at].Text != want.text {
-			t.Errorf("check %d: %s", i, stdout)
-		}
+		expect.That(t, at >= 0 && report.Findings[at].Status == want.status && report.Findings[at].Text == want.text,
+			"check %d: %s", i, stdout)
 	}
 }

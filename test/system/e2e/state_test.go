@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -45,7 +46,7 @@ func (m *meters) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 const xids = "  - {name: xid_total, quantity: errors, labels: {kind: xid}, labels_from: {code: code}}\n"
 
 // stateNode is a node of two GPUs that pods a and b hold.
-func stateNode(t *testing.T) (n *node, m *meters, f flags) {
+func stateNode(t *testing.T) (n *machine, m *meters, f flags) {
 	n = newNode(t)
 	n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("team", "b", "claim-b", gpu(1)))
 	m = &meters{begun: time.Now()}
@@ -81,9 +82,7 @@ func (p *program) counters() map[string]float64 {
 			continue
 		}
 		number, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			p.t.Fatalf("%s: %v", line, err)
-		}
+		must.That(p.t, err == nil, "%s: %v", line, err)
 		out[series+"}"] = number
 	}
 	return out
@@ -104,9 +103,7 @@ func goesOn(t *testing.T, before, now map[string]float64) {
 			n++
 		}
 	}
-	if n < 20 {
-		t.Errorf("only %d counters go on", n)
-	}
+	expect.That(t, n >= 20, "only %d counters go on", n)
 }
 
 // endings are the ways in which a program ends.
@@ -139,9 +136,7 @@ func (p *program) suspend() {
 	p.signal(syscall.SIGSTOP)
 	p.eventually("the program is suspended", func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
-		if err != nil || len(threads) == 0 {
-			p.t.Fatalf("the program has no threads: %v", err)
-		}
+		must.That(p.t, err == nil && len(threads) != 0, "the program has no threads: %v", err)
 		return !slices.ContainsFunc(threads, func(name string) bool {
 			stat, err := os.ReadFile(name)
 			return err == nil && !bytes.Contains(stat, []byte(") T "))
@@ -151,9 +146,8 @@ func (p *program) suspend() {
 
 func (p *program) signal(s syscall.Signal) {
 	p.t.Helper()
-	if err := syscall.Kill(p.PID(), s); err != nil {
-		p.t.Fatalf("send %v: %v", s, err)
-	}
+	err := syscall.Kill(p.PID(), s)
+	must.That(p.t, err == nil, "send %v: %v", s, err)
 }
 
 // written reports whether the newest segment of a state folder ends with a mark: a frame whose
@@ -161,9 +155,7 @@ func (p *program) signal(s syscall.Signal) {
 func written(t *testing.T, folder string) bool {
 	t.Helper()
 	segments, err := filepath.Glob(filepath.Join(folder, "state-*.log"))
-	if err != nil || len(segments) == 0 {
-		t.Fatalf("segments: %q, %v", segments, err)
-	}
+	must.That(t, err == nil && len(segments) != 0, "segments: %q, %v", segments, err)
 	b := must.Get(os.ReadFile(slices.Max(segments)))(t)
 	n := len(b) - len("\x01\x00\x00\x00CRC.M")
 	return n >= 0 && bytes.HasPrefix(b[n:], []byte{1, 0, 0, 0}) && bytes.HasSuffix(b, []byte("M"))
@@ -199,9 +191,8 @@ func TestStateOutlivesRestart(t *testing.T) {
 			was, _ := before.value("dra_claim_allocated_seconds_total", "resourceclaim_name", "claim-a")
 			all, _ := after.value("dra_device_io_bytes_total", "device", "gpu-0")
 			charged, _ := after.value("dra_claim_io_bytes_total", "resourceclaim_name", "claim-a")
-			if held < was+4 || charged < 1000*(was+4) || charged < 0.99*all-1500 {
-				t.Errorf("claim-a was held for %v s, then for %v s, and has %v of %v bytes", was, held, charged, all)
-			}
+			expect.That(t, held >= was+4 && charged >= 1000*(was+4) && charged >= 0.99*all-1500,
+				"claim-a was held for %v s, then for %v s, and has %v of %v bytes", was, held, charged, all)
 			nobody, _ := after.value("dra_device_unattributed_io_bytes_total", "device", "gpu-1")
 			if c, _ := after.value("dra_claim_io_bytes_total", "resourceclaim_name", "claim-c"); c > 2500 || nobody < 2500 {
 				t.Errorf("claim-c, which began meanwhile, has %v bytes; %v are unattributed", c, nobody)
@@ -230,9 +221,7 @@ func TestBeganWhileAway(t *testing.T) {
 	p.held(apart.Seconds() + 1)
 	counted := func(family, label, value string) float64 {
 		v, ok := p.lastScrape().value(family, label, value)
-		if !ok {
-			t.Errorf("there is no %s of %s", family, value)
-		}
+		expect.That(t, ok, "there is no %s of %s", family, value)
 		return v
 	}
 	a := counted("dra_claim_io_bytes_total", "resourceclaim_name", "claim-a")
@@ -240,9 +229,8 @@ func TestBeganWhileAway(t *testing.T) {
 	nobody := counted("dra_device_unattributed_io_bytes_total", "device", "gpu-0")
 	all := counted("dra_device_unattributed_io_bytes_total", "device", "gpu-1")
 	least := 1000 * apart.Seconds() * 0.9
-	if a < b+least || nobody < 1000*(away-apart).Seconds()*0.9 || all < nobody+least {
-		t.Errorf("claim-a has %v bytes, claim-b %v; of their devices' %v and %v are unattributed", a, b, nobody, all)
-	}
+	expect.That(t, a >= b+least && nobody >= 1000*(away-apart).Seconds()*0.9 && all >= nobody+least,
+		"claim-a has %v bytes, claim-b %v; of their devices' %v and %v are unattributed", a, b, nobody, all)
 }
 
 // An unusable state is set aside, and the program starts with counters that begin again.
@@ -254,9 +242,7 @@ func TestDamagedState(t *testing.T) {
 	before := p.counters()
 	p.Kill()
 	segments, err := filepath.Glob(filepath.Join(f["state.dir"], "state-*.log"))
-	if err != nil || len(segments) == 0 {
-		t.Fatalf("segments: %q, %v", segments, err)
-	}
+	must.That(t, err == nil && len(segments) != 0, "segments: %q, %v", segments, err)
 	for _, name := range segments {
 		b := must.Get(os.ReadFile(name))(t)
 		b[len(b)/2] ^= 1
@@ -284,9 +270,8 @@ func TestSecondInstance(t *testing.T) {
 	second := start(t, f)
 	second.held(1)
 	second.scrape().want(0, "dra_exporter_source_up", "source", "state")
-	if !second.lastScrape().positive("dra_exporter_source_errors_total", "source", "state", "reason", "locked") {
-		t.Error("the second instance does not say that the folder is locked")
-	}
+	expect.That(t, second.lastScrape().positive("dra_exporter_source_errors_total", "source", "state", "reason", "locked"),
+		"the second instance does not say that the folder is locked")
 	second.Stop()
 	before := p.counters()
 	p.killWritten(f)
@@ -303,7 +288,7 @@ func TestCheckLooksAtState(t *testing.T) {
 	p := start(t, f)
 	p.held(1)
 	says := func(f flags, env ...string) string {
-		command := command(t.Context(), append(f.args(), "check"), env...)
+		command := command(t.Context(), append(f.Args(), "check"), env...)
 		said, _ := command.Output() // its status is that of other findings
 		for line := range strings.Lines(string(said)) {
 			if strings.Contains(line, "state.dir") {
@@ -313,12 +298,12 @@ func TestCheckLooksAtState(t *testing.T) {
 		return ""
 	}
 	folder := f["state.dir"]
-	without := f.with(nil)
+	without := f.With(nil)
 	delete(without, "state.dir")
 	if line := says(without, "DRA_EXPORTER_STATE_DIR="+folder); !strings.Contains(line, folder+": counters, incidents") {
 		t.Errorf("of the folder check says %q", line)
 	}
-	other := without.with(flags{"node-name": "other"})
+	other := without.With(flags{"node-name": "other"})
 	if line := says(other, "DRA_EXPORTER_STATE_DIR="+folder); !strings.Contains(line, "can't be used (other_node)") {
 		t.Errorf("of the folder of another node check says %q", line)
 	}

@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // terminal is a separate tmux server with one terminal, in which a shell runs commands.
@@ -22,9 +25,7 @@ type terminal struct {
 func openTerminal(t *testing.T, width int) *terminal {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "tmux") //nolint:usetesting // the path of t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	term := &terminal{t, filepath.Join(dir, "socket")}
 	term.tmux("-u", "-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(width), "-y", "20", "env PS1='ready> ' sh")
 	t.Cleanup(func() {
@@ -37,9 +38,7 @@ func openTerminal(t *testing.T, width int) *terminal {
 func (t *terminal) tmux(args ...string) string {
 	t.t.Helper()
 	out, err := exec.Command("tmux", append([]string{"-S", t.socket}, args...)...).CombinedOutput()
-	if err != nil {
-		t.t.Fatalf("tmux %v: %v: %s", args, err, out)
-	}
+	must.That(t.t, err == nil, "tmux %v: %v: %s", args, err, out)
 	return string(out)
 }
 
@@ -89,9 +88,7 @@ func TestTopInTerminal(t *testing.T) {
 	term.await("ready>")
 	term.keys(os.Getenv(programPath)+" top --url="+p.Address, "Enter")
 	term.await("2 devices, 1 held", "gpu-0", "gpu-1", "team/a", "by state")
-	if !term.alternate() {
-		t.Error("top does not use the alternate screen")
-	}
+	expect.That(t, term.alternate(), "top does not use the alternate screen")
 	shown := term.screen()
 	if !strings.Contains(shown, "PODS") || !strings.Contains(shown, "POWER") || strings.Contains(shown, "ready>") {
 		t.Errorf("at 55 columns it shows\n%s", shown)

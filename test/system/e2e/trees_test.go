@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard/drmcardtest"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -40,7 +41,7 @@ func TestTrees(t *testing.T) {
 
 // playTree plays the parts of a file in their order. The program starts with the first
 // expectations.
-func playTree(t *testing.T, n *node, parts []string) {
+func playTree(t *testing.T, n *machine, parts []string) {
 	t.Helper()
 	var p *program
 	driverName := ""
@@ -65,33 +66,27 @@ func playTree(t *testing.T, n *node, parts []string) {
 			}
 			missing := []string{"everything"}
 			t.Cleanup(func() {
-				if t.Failed() {
-					t.Errorf("not shown: %q", missing)
-				}
+				expect.That(t, !t.Failed(), "not shown: %q", missing)
 			})
 			p.eventually("shown", func() bool { missing = p.scrape().missing(lines); return len(missing) == 0 })
 		default:
 			t.Fatalf("a part %q", title)
 		}
 	}
-	if conserved(t, p.report()) == 0 {
-		t.Error("nothing was compared")
-	}
+	expect.That(t, conserved(t, p.report()) != 0, "nothing was compared")
 }
 
 // writeTree writes files. The content of one with a backslash is a Go string without quotes.
-func (n *node) writeTree(lines string) {
+func (n *machine) writeTree(lines string) {
 	n.t.Helper()
 	for line := range strings.Lines(lines) {
 		name, content, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		if !strings.Contains(content, `\`) {
-			drivertest.WriteTree(n.t, n.dir, line)
+			drivertest.WriteTree(n.t, n.Dir, line)
 			continue
 		}
 		content, err := strconv.Unquote(`"` + content + `"`)
-		if err != nil {
-			n.t.Fatalf("%s: %v", line, err)
-		}
+		must.That(n.t, err == nil, "%s: %v", line, err)
 		n.mkdir(filepath.Dir(name))
 		n.write(name, content)
 	}
@@ -99,7 +94,7 @@ func (n *node) writeTree(lines string) {
 
 // holdTree lets pods hold devices. A line has a pod, its claim, the device, and its process if it
 // has one; those of a pod that holds nothing are -.
-func (n *node) holdTree(driverName, lines string) {
+func (n *machine) holdTree(driverName, lines string) {
 	n.t.Helper()
 	var pods []*v1.PodResources
 	for line := range strings.Lines(lines) {
@@ -128,9 +123,7 @@ func (m metrics) missing(lines string) (out []string) {
 		line = strings.TrimSpace(line)
 		name, rest, _ := strings.Cut(line, "{")
 		inside, want, ok := strings.Cut(rest, "} ")
-		if !ok {
-			m.t.Fatalf("%q is no series", line)
-		}
+		must.That(m.t, ok, "%q is no series", line)
 		var labels []string
 		for _, pair := range label.FindAllStringSubmatch(inside, -1) {
 			labels = append(labels, pair[1:]...)
@@ -199,8 +192,7 @@ func TestRecordedCards(t *testing.T) {
 			own := slices.DeleteFunc(bytes.SplitAfter(stable(exposition), []byte("\n")), func(line []byte) bool {
 				return !bytes.Contains(line, []byte(`device="`))
 			})
-			compareGolden(t, filepath.Join("recorded", card.source+"-"+filepath.Base(card.folder)+".prom"),
-				bytes.Join(own, nil))
+			compareGolden(t, filepath.Join("recorded", card.source+"-"+filepath.Base(card.folder)+".prom"), bytes.Join(own, nil))
 		})
 	}
 }

@@ -89,9 +89,8 @@ func TestXIDsBetweenReadings(t *testing.T) {
 		if len(certain) > 0 {
 			sure++
 		}
-		if !slices.Contains(slices.Concat(certain, possible), victim) || slices.Contains(certain, next) {
-			t.Errorf("the XID of %s hit %q for sure, and possibly %q", i.Device.Device, certain, possible)
-		}
+		expect.That(t, slices.Contains(slices.Concat(certain, possible), victim) && !slices.Contains(certain, next),
+			"the XID of %s hit %q for sure, and possibly %q", i.Device.Device, certain, possible)
 		p.scrape().want(1, "dra_pod_errors_total", "pod", "first-"+device, "code", "79")
 	}
 	t.Logf("of %d XIDs %d hit their victims for sure", number, sure)

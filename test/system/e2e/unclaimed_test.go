@@ -9,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -57,9 +58,7 @@ func TestNodeWithoutDRA(t *testing.T) {
 			m.want(1, "dra_pod_claim_info", append(of(i), "pod", pod, "namespace", "team", "resourceclaim_name", "")...)
 		}
 	}
-	if rows := len(m.rows("dra_device_info")); rows != 4 {
-		t.Errorf("%d devices, want 4", rows)
-	}
+	expect.Is(t, len(m.rows("dra_device_info")), 4, "devices")
 	// What.
 	m.want(0.5, "dra_pod_utilization_ratio", append(of(0), "pod", "busy")...)
 	m.want(150, "dra_pod_power_watts", append(of(2), "pod", "slice-a")...)
@@ -72,32 +71,24 @@ func TestNodeWithoutDRA(t *testing.T) {
 		}
 	}
 	last, _ := m.value("dra_pod_unclaimed_last_active_timestamp_seconds", "pod", "busy")
-	if since, _ := m.value("dra_pod_unclaimed_last_active_timestamp_seconds", "pod", "idle"); since >= last {
-		t.Errorf("the idle pod was last active at %v, the busy one at %v", since, last)
-	}
+	since, _ := m.value("dra_pod_unclaimed_last_active_timestamp_seconds", "pod", "idle")
+	expect.That(t, since < last, "the idle pod was last active at %v, the busy one at %v", since, last)
 	// Cost: time and energy are divided, and nothing is lost.
 	held, _ := m.value("dra_device_allocated_seconds_total", of(2)...)
 	shares, pods := m.sum("dra_pod_unclaimed_allocated_share_seconds_total", of(2)...)
-	if pods != 2 || !near(shares, held) {
-		t.Errorf("two slices share %v s of a device that was held for %v s", shares, held)
-	}
-	if conserved(t, p.report()) == 0 {
-		t.Error("nothing was compared")
-	}
+	expect.That(t, pods == 2 && near(shares, held),
+		"two slices share %v s of a device that was held for %v s", shares, held)
+	expect.That(t, conserved(t, p.report()) != 0, "nothing was compared")
 	// Health, and what is free.
 	for i, state := range map[int]string{0: "active", 2: "active", 3: "free"} {
 		m.want(1, "dra_device_up", of(i)...)
 		is := stateOf(p.report(), uuid(i))
-		if is != state {
-			t.Errorf("GPU %d is %s, want %s", i, is, state)
-		}
+		expect.Is(t, is, state, "GPU %d", i)
 	}
 	p.eventually("the page says that a pod is quiet", func() bool { return stateOf(p.report(), uuid(1)) == "quiet" })
 	_, stdout, stderr := run(t, []string{"top", "--once", "--url=" + p.Address})
 	for _, want := range []string{"team/idle", "quiet", "free", "4 devices, 3 held"} {
-		if !strings.Contains(stdout, want) {
-			t.Errorf("top does not show %q:\n%s%s", want, stdout, stderr)
-		}
+		expect.That(t, strings.Contains(stdout, want), "top does not show %q:\n%s%s", want, stdout, stderr)
 	}
 	m.wantNone("dra_claim_info")
 	m.wantNone("dra_exporter_source_up", "source", "allocatable") // it is reported if it fails

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -25,7 +26,7 @@ const (
 )
 
 // busyNode returns a node with a pod whose device has readings.
-func busyNode(t *testing.T) (*node, flags) {
+func busyNode(t *testing.T) (*machine, flags) {
 	t.Helper()
 	n := newNode(t)
 	n.setPods(pod("team", "a", "claim-a", gpu(0)))
@@ -55,36 +56,28 @@ func TestPages(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/nowhere"} {
-		if status := p.status(path); status != http.StatusNotFound {
-			t.Errorf("%s: status %d, want %d", path, status, http.StatusNotFound)
-		}
+		expect.Is(t, p.status(path), http.StatusNotFound, "%s: status", path)
 	}
 	r := p.report()
-	if r.Node != nodeName || len(r.Devices) != 2 || len(r.Claims) != 1 || len(r.Pods) != 1 {
-		t.Errorf("the snapshot of node %s has %d devices, %d claims and %d pods", r.Node, len(r.Devices), len(r.Claims),
-			len(r.Pods))
-	}
-	if conserved(t, r) == 0 {
-		t.Error("nothing was compared")
-	}
+	expect.That(t, r.Node == nodeName && len(r.Devices) == 2 && len(r.Claims) == 1 && len(r.Pods) == 1,
+		"the snapshot of node %s has %d devices, %d claims and %d pods", r.Node, len(r.Devices), len(r.Claims), len(r.Pods))
+	expect.That(t, conserved(t, r) != 0, "nothing was compared")
 }
 
 func TestPprofAndPath(t *testing.T) {
 	t.Parallel()
 	_, f := busyNode(t)
-	p := start(t, f.with(flags{"web.pprof": "", "web.telemetry-path": "/other"}))
+	p := start(t, f.With(flags{"web.pprof": "", "web.telemetry-path": "/other"}))
 	p.page("/debug/pprof/")
 	p.page("/other")
-	if status := p.status("/metrics"); status != http.StatusNotFound {
-		t.Errorf("/metrics: status %d, want %d", status, http.StatusNotFound)
-	}
+	expect.Is(t, p.status("/metrics"), http.StatusNotFound, "/metrics: status")
 }
 
 // TLS and basic authentication are configured by exporter-toolkit's file.
 func TestWebConfig(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	pool := live.Certificate(t, n.dir)
+	pool := live.Certificate(t, n.Dir)
 	hash := must.Get(bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost))(t)
 	config := n.write("web.yaml",
 		fmt.Sprintf("tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: %q}\n",
@@ -103,13 +96,10 @@ func TestWebConfig(t *testing.T) {
 			request.SetBasicAuth("prometheus", password)
 		}
 		a, err := do(client, request)
-		if err != nil || a.status != want {
-			t.Errorf("password %q: status %d, error %v, want status %d", password, a.status, err, want)
-		}
+		expect.That(t, err == nil && a.status == want,
+			"password %q: status %d, error %v, want status %d", password, a.status, err, want)
 	}
-	if status := p.status("/metrics"); status == http.StatusOK {
-		t.Error("the metrics are also served without TLS")
-	}
+	expect.That(t, p.status("/metrics") != http.StatusOK, "the metrics are also served without TLS")
 	// Probes that only open the port are not logged.
 	conn := must.Get(new(net.Dialer).DialContext(t.Context(), "tcp", p.Address))(t)
 	conn.Close()
@@ -123,7 +113,7 @@ func TestWebConfig(t *testing.T) {
 func TestLastScrape(t *testing.T) {
 	t.Parallel()
 	_, f := busyNode(t)
-	p := start(t, f.with(flags{"web.last-scrape-timeout": "10m", "sample.interval": "4s"}))
+	p := start(t, f.With(flags{"web.last-scrape-timeout": "10m", "sample.interval": "4s"}))
 	p.eventually("charged", p.charged)
 	before, _ := p.scrape().value("dra_pod_energy_joules_total", "pod", "a")
 	time.Sleep(1500 * time.Millisecond) // less than the interval
@@ -131,16 +121,11 @@ func TestLastScrape(t *testing.T) {
 	p.eventually("waiting for the last scrape",
 		func() bool { return strings.Contains(p.Log(), "waiting for the last scrape") })
 	time.Sleep(500 * time.Millisecond)
-	if !p.Running() {
-		t.Fatal("the program did not wait for the last scrape")
-	}
+	must.That(t, p.Running(), "the program did not wait for the last scrape")
 	after, _ := p.lastScrape().value("dra_pod_energy_joules_total", "pod", "a")
-	if rise := after - before; rise < 100 {
-		t.Errorf("the last scrape has %v J more, want at least one second at 100 W", rise)
-	}
-	if status := p.Wait(stopTimeout); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	rise := after - before
+	expect.That(t, rise >= 100, "the last scrape has %v J more, want at least one second at 100 W", rise)
+	expect.Is(t, p.Wait(stopTimeout), 0, "exit status")
 	if err := syscall.Kill(p.PID(), 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("the process still exists: %v", err)
 	}
@@ -150,7 +135,7 @@ func TestLastScrape(t *testing.T) {
 func TestReadsUntilLastScrape(t *testing.T) {
 	t.Parallel()
 	_, f := busyNode(t)
-	p := start(t, f.with(flags{"web.last-scrape-timeout": "10m"}))
+	p := start(t, f.With(flags{"web.last-scrape-timeout": "10m"}))
 	p.eventually("charged", p.charged)
 	before, _ := p.scrape().value("dra_pod_energy_joules_total", "pod", "a")
 	p.Terminate()
@@ -159,12 +144,9 @@ func TestReadsUntilLastScrape(t *testing.T) {
 	waiting := time.Now()
 	p.eventually("reading on", func() bool { return p.report().Time.After(waiting.Add(5 * time.Second)) })
 	after, _ := p.lastScrape().value("dra_pod_energy_joules_total", "pod", "a")
-	if rise := after - before; rise < 250 {
-		t.Errorf("the last scrape has %v J more after 5 s at 100 W", rise)
-	}
-	if status := p.Wait(stopTimeout); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	rise := after - before
+	expect.That(t, rise >= 250, "the last scrape has %v J more after 5 s at 100 W", rise)
+	expect.Is(t, p.Wait(stopTimeout), 0, "exit status")
 }
 
 // Without a scraper, the program ends immediately. If the scraper does not scrape again, the
@@ -174,9 +156,7 @@ func TestStopWithoutLastScrape(t *testing.T) {
 	t.Run("no scraper", func(t *testing.T) {
 		t.Parallel()
 		p := start(t, newNode(t).flags(flags{"web.last-scrape-timeout": "10m"}))
-		if status := p.Stop(); status != 0 {
-			t.Errorf("exit status %d, want 0", status)
-		}
+		expect.Is(t, p.Stop(), 0, "exit status")
 	})
 	t.Run("a scraper before", func(t *testing.T) {
 		t.Parallel()
@@ -184,12 +164,9 @@ func TestStopWithoutLastScrape(t *testing.T) {
 		p := start(t, newNode(t).flags(flags{"web.last-scrape-timeout": timeout.String()}))
 		p.scrape()
 		begun := time.Now()
-		if status := p.Stop(); status != 0 {
-			t.Errorf("exit status %d, want 0", status)
-		}
-		if took := time.Since(begun); took < timeout {
-			t.Errorf("the program ended after %v, want at least %v", took, timeout)
-		}
+		expect.Is(t, p.Stop(), 0, "exit status")
+		took := time.Since(begun)
+		expect.That(t, took >= timeout, "the program ended after %v, want at least %v", took, timeout)
 	})
 }
 
@@ -200,9 +177,7 @@ func TestStopWhileConnected(t *testing.T) {
 	p := start(t, newNode(t).flags(nil))
 	silent := must.Get(net.Dial("tcp", p.Address))(t)
 	t.Cleanup(func() { _ = silent.Close() })
-	if status := p.Stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	expect.Is(t, p.Stop(), 0, "exit status")
 }
 
 // A kubelet and an endpoint that hang do not delay the end.
@@ -216,7 +191,5 @@ func TestStopWhileAllHang(t *testing.T) {
 	})
 	p := start(t, n.flags(flags{"source.scrape.config": n.scrapeConfig(endpoint("hung", hang))}))
 	p.scrape()
-	if status := p.Stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	expect.Is(t, p.Stop(), 0, "exit status")
 }

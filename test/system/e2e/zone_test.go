@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -67,16 +68,12 @@ func TestLocalTime(t *testing.T) {
 	p.eventually("charged", func() bool { return p.scrape().positive("dra_claim_energy_joules_total") })
 	saysTime := regexp.MustCompile(`"(time|since|ended|lastActive)": ?"([^"]*)"`)
 	times := saysTime.FindAllSubmatch(p.page("/api/v1/snapshot").body, -1)
-	if len(times) < 3 {
-		t.Errorf("%d times in the report", len(times))
-	}
+	expect.That(t, len(times) >= 3, "%d times in the report", len(times))
 	for _, found := range times {
 		at, err := time.Parse(time.RFC3339Nano, string(found[2]))
 		if err != nil || !strings.HasSuffix(string(found[2]), "Z") || at.Before(begun) || at.After(time.Now()) {
 			t.Errorf("%s is %s, %v; want one in UTC since %v", found[1], found[2], err, begun.UTC())
 		}
 	}
-	if page := string(p.page("/").body); !strings.Contains(page, " UTC") {
-		t.Error("the page does not have the time in UTC")
-	}
+	expect.That(t, strings.Contains(string(p.page("/").body), " UTC"), "the page does not have the time in UTC")
 }

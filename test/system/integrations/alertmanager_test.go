@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/alertmanager/template"
 	"github.com/prometheus/common/model"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -28,9 +29,7 @@ func TestAlertmanager(t *testing.T) {
 	expand := func(text string, alerts ...*alert.Alert) string {
 		data := templates.Data("devices", model.LabelSet{}, model.LabelSet{}, "", alerts...)
 		out, err := templates.ExecuteTextString(text, data)
-		if err != nil {
-			t.Errorf("%s: %v", text, err)
-		}
+		expect.That(t, err == nil, "%s: %v", text, err)
 		return out
 	}
 	idle := example("DRAClaimIdle", "warning",

@@ -36,9 +36,7 @@ func heavy(t *testing.T) {
 func program(t *testing.T, variable string) string {
 	t.Helper()
 	path := os.Getenv(variable)
-	if path == "" {
-		t.Fatalf("%s is not set: run this with make test-integrations", variable)
-	}
+	must.That(t, path != "", "%s is not set: run this with make test-integrations", variable)
 	return path
 }
 
@@ -46,9 +44,8 @@ func program(t *testing.T, variable string) string {
 func shipped(t *testing.T, path string, into any) {
 	t.Helper()
 	content := must.Get(os.ReadFile(filepath.Join(files, path)))(t)
-	if err := yaml.UnmarshalStrict(content, into); err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
+	err := yaml.UnmarshalStrict(content, into)
+	must.That(t, err == nil, "%s: %v", path, err)
 }
 
 // write writes a file as YAML, and returns its path.
@@ -63,9 +60,7 @@ func write(t *testing.T, content any) string {
 // scrapeDemo replaces what finds the pods of a cluster in a scrape configuration by the demo.
 func scrapeDemo(t *testing.T, job object, demo string) {
 	t.Helper()
-	if job["kubernetes_sd_configs"] == nil || job["relabel_configs"] == nil {
-		t.Fatalf("the job finds no pods: %v", job)
-	}
+	must.That(t, job["kubernetes_sd_configs"] != nil && job["relabel_configs"] != nil, "the job finds no pods: %v", job)
 	delete(job, "kubernetes_sd_configs")
 	delete(job, "relabel_configs")
 	job["scrape_interval"] = "1s"

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/otlp"
@@ -96,7 +97,6 @@ func TestOpenTelemetryConfiguration(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), program(t, "OTELCOL"), "validate",
 		"--config="+filepath.Join(files, "opentelemetry", "collector.yaml"))
 	cmd.Env = append(cmd.Environ(), "OTLP_ENDPOINT=otlp.example.com:4317")
-	if said, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, said)
-	}
+	said, err := cmd.CombinedOutput()
+	expect.That(t, err == nil, "%v: %s", err, said)
 }

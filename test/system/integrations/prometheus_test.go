@@ -14,6 +14,7 @@ import (
 	_ "github.com/prometheus/prometheus/discovery/kubernetes" // the configurations have it
 	"sigs.k8s.io/yaml"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -32,9 +33,7 @@ func TestPrometheusAgent(t *testing.T) {
 	shipped(t, "prometheus-agent/prometheus.yaml", &shippedConfig)
 	scrapeDemo(t, shippedConfig["scrape_configs"].([]any)[0].(object), demo)
 	remote := shippedConfig["remote_write"].([]any)[0].(object)
-	if remote["url"] != "REMOTE_WRITE" {
-		t.Errorf("the address is %v", remote["url"])
-	}
+	expect.That(t, remote["url"] == "REMOTE_WRITE", "the address is %v", remote["url"])
 	remote["url"] = "http://" + receiver + "/api/v1/write"
 	live.Start(t, exec.Command(os.Getenv("PROMETHEUS"), "--agent", "--config.file="+write(t, shippedConfig),
 		"--storage.agent.path="+t.TempDir(), "--web.listen-address="+agent), http.DefaultClient, "http://"+agent+"/-/ready")
@@ -96,9 +95,8 @@ func TestScrapeConfigurations(t *testing.T) {
 			continue
 		}
 		for _, s := range c.ScrapeConfigs {
-			if !s.HonorLabels || len(s.ServiceDiscoveryConfigs) != 1 || len(s.RelabelConfigs) != 3 {
-				t.Errorf("%s: the job %s does not honor labels or finds no pods", path, s.JobName)
-			}
+			expect.That(t, s.HonorLabels && len(s.ServiceDiscoveryConfigs) == 1 && len(s.RelabelConfigs) == 3,
+				"%s: the job %s does not honor labels or finds no pods", path, s.JobName)
 		}
 	}
 }

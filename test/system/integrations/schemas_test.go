@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"sigs.k8s.io/yaml"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -33,9 +34,7 @@ func TestSchemas(t *testing.T) {
 			"github.com/GoogleCloudPlatform/prometheus-engine@v0.17.2", "manifests/setup.yaml",
 			read("google/podmonitoring.yaml"),
 		},
-		"ClusterRules": {
-			"github.com/GoogleCloudPlatform/prometheus-engine@v0.17.2", "manifests/setup.yaml", clusterRules,
-		},
+		"ClusterRules": {"github.com/GoogleCloudPlatform/prometheus-engine@v0.17.2", "manifests/setup.yaml", clusterRules},
 		"ScaledObject": {
 			"github.com/kedacore/keda/v2@v2.21.0", "config/crd/bases/keda.sh_scaledobjects.yaml",
 			read("autoscaling/scaledobject.yaml"),
@@ -57,9 +56,8 @@ func TestSchemas(t *testing.T) {
 				t.Error(message)
 			}
 			// The schema knows what it must refuse.
-			if len(refused(t, definitions, append(object, "\nnoSuchField: 1\n"...))) == 0 {
-				t.Error("an unknown field is accepted")
-			}
+			expect.That(t, len(refused(t, definitions, append(object, "\nnoSuchField: 1\n"...))) != 0,
+				"an unknown field is accepted")
 		})
 	}
 }
@@ -79,9 +77,7 @@ func clusterRules(t *testing.T) []byte {
 	rules := must.Get(os.ReadFile(filepath.Join(root, "dashboards", "out", "rules.yaml")))(t)
 	head := "apiVersion: monitoring.googleapis.com/v1\nkind: ClusterRules\nmetadata: {name: dra-exporter}\nspec:\n"
 	page := must.Get(os.ReadFile(filepath.Join(files, "google", "README.md")))(t)
-	if !bytes.Contains(page, []byte(strings.ReplaceAll(head, "\n", `\n`))) {
-		t.Error("the page makes another object")
-	}
+	expect.That(t, bytes.Contains(page, []byte(strings.ReplaceAll(head, "\n", `\n`))), "the page makes another object")
 	rules = regexp.MustCompile(`(?m)^ *keep_firing_for:.*\n`).ReplaceAll(rules, nil)
 	return append([]byte(head), regexp.MustCompile(`(?m)^`).ReplaceAll(rules, []byte("  "))...)
 }
@@ -92,9 +88,7 @@ func definitionsOf(t *testing.T, module, path string) []apiextensionsv1.CustomRe
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module)
 	cmd.Dir = t.TempDir() // outside of any module
 	said, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, said)
-	}
+	must.That(t, err == nil, "%v: %s", err, said)
 	var downloaded struct{ Dir string }
 	must.Do(t, json.Unmarshal(said, &downloaded))
 	content := must.Get(os.ReadFile(filepath.Join(downloaded.Dir, filepath.FromSlash(path))))(t)
@@ -135,9 +129,7 @@ func check(t *testing.T, of *apiextensionsv1.JSONSchemaProps, content map[string
 	must.Do(t, apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(of, &internal, nil))
 	structural := must.Get(schema.NewStructural(&internal))(t)
 	validator, _, err := validation.NewSchemaValidator(&internal)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var out []string
 	for _, e := range validation.ValidateCustomResource(nil, content, validator) {
 		out = append(out, e.Error())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -94,8 +95,6 @@ func TestVictoriaMetricsRules(t *testing.T) {
 	for _, name := range []string{"rules.yaml", "rules-node.yaml", "rules-global.yaml"} {
 		said, err := exec.CommandContext(t.Context(), program(t, "VMALERT"), "-dryRun",
 			"-rule="+filepath.Join(root, "dashboards", "out", name)).CombinedOutput()
-		if err != nil {
-			t.Errorf("%s: %v: %s", name, err, said)
-		}
+		expect.That(t, err == nil, "%s: %v: %s", name, err, said)
 	}
 }

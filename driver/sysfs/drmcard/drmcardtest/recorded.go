@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Recorded returns a sysfs with one recorded card from a folder such as amd/rx580, below drm in the
@@ -26,29 +28,21 @@ func Recorded(tb testing.TB, folder string) (root string) {
 	}
 	from := filepath.Join(recordings, "drm", folder)
 	cards, err := filepath.Glob(filepath.Join(from, "card*"))
-	if err != nil || len(cards) != 1 {
-		tb.Fatalf("recording %s has %d cards: %v", from, len(cards), err)
-	}
+	must.That(tb, err == nil && len(cards) == 1, "recording %s has %d cards: %v", from, len(cards), err)
 	uevent, err := os.ReadFile(filepath.Join(cards[0], "device", "uevent"))
-	if err != nil {
-		tb.Fatalf("read recording: %v", err)
-	}
+	must.That(tb, err == nil, "read recording: %v", err)
 	address := match(tb, uevent, `(?m)^PCI_SLOT_NAME=(\S+)$`)
 	driver := match(tb, uevent, `(?m)^DRIVER=(\S+)$`)
 	card := filepath.Base(cards[0])
 	number, err := strconv.Atoi(strings.TrimPrefix(card, "card"))
-	if err != nil {
-		tb.Fatalf("number of the recorded card: %v", err)
-	}
+	must.That(tb, err == nil, "number of the recorded card: %v", err)
 
 	root = tb.TempDir()
 	device := filepath.Join(root, "devices", "pci0000:00", address)
 	copyTree(tb, filepath.Join(cards[0], "device"), device)
 	copyTree(tb, cards[0], filepath.Join(device, "drm", card))
 	render := filepath.Join(device, "drm", "renderD"+strconv.Itoa(128+number))
-	if err := os.MkdirAll(render, 0o755); err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, os.MkdirAll(render, 0o755))
 	if kfd := filepath.Join(from, "kfd"); isFolder(kfd) {
 		copyTree(tb, kfd, filepath.Join(root, "class", "kfd", "kfd"))
 	}
@@ -64,12 +58,8 @@ func Recorded(tb testing.TB, folder string) (root string) {
 		filepath.Join(root, "class", "drm", card):                  filepath.Join(device, "drm", card),
 		filepath.Join(root, "class", "drm", filepath.Base(render)): render,
 	} {
-		if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
-			tb.Fatal(err)
-		}
-		if err := os.Symlink(target, link); err != nil {
-			tb.Fatal(err)
-		}
+		must.Do(tb, os.MkdirAll(filepath.Dir(link), 0o755))
+		must.Do(tb, os.Symlink(target, link))
 	}
 	return root
 }
@@ -77,9 +67,7 @@ func Recorded(tb testing.TB, folder string) (root string) {
 func match(tb testing.TB, text []byte, expression string) string {
 	tb.Helper()
 	found := regexp.MustCompile(expression).FindSubmatch(text)
-	if found == nil {
-		tb.Fatalf("the card's uevent does not match %s", expression)
-	}
+	must.That(tb, found != nil, "the card's uevent does not match %s", expression)
 	return string(found[1])
 }
 
@@ -108,7 +96,5 @@ func copyTree(tb testing.TB, from, to string) {
 		}
 		return os.WriteFile(to+below, content, 0o644)
 	})
-	if err != nil {
-		tb.Fatalf("copy a recording: %v", err)
-	}
+	must.That(tb, err == nil, "copy a recording: %v", err)
 }

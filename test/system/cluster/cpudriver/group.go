@@ -108,9 +108,7 @@ func (g *group) specify(
 	}
 	own := cpuset.New(free.List()[:wanted]...)
 	env := []string{envPrefix + string(claim) + "=" + own.String()}
-	spec.Devices = append(spec.Devices, specs.Device{
-		Name: cdiName(claim), ContainerEdits: specs.ContainerEdits{Env: env},
-	})
+	spec.Devices = append(spec.Devices, specs.Device{Name: cdiName(claim), ContainerEdits: specs.ContainerEdits{Env: env}})
 	return devices, plugin.WriteSpec(g.path, spec)
 }
 

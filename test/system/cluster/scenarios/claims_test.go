@@ -13,6 +13,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -24,9 +25,8 @@ func testSingle(t *testing.T, w *world) {
 	n.running(1)
 	holds, r := n.agree(1)
 	d := deviceOf(r, holds[0].Device)
-	if d.Attribution != join.AttributionExclusive || d.Up == nil || !*d.Up {
-		t.Errorf("the device is divided as %q and up: %v, want exclusive and up", d.Attribution, d.Up)
-	}
+	expect.That(t, d.Attribution == join.AttributionExclusive && d.Up != nil && *d.Up,
+		"the device is divided as %q and up: %v, want exclusive and up", d.Attribution, d.Up)
 	n.charges(d.Device, claimPart("one", 1), podPart("user", 1))
 	n.remove("user", 1)
 	n.agree(0)
@@ -92,9 +92,8 @@ func testRequestScoped(t *testing.T, w *world) {
 	for _, h := range holds {
 		requests[h.Request]++
 	}
-	if requests["big"] != 2 || requests["small"] != 1 {
-		t.Errorf("devices by request: %v, want 2 of big and 1 of small", requests)
-	}
+	expect.That(t, requests["big"] == 2 && requests["small"] == 1,
+		"devices by request: %v, want 2 of big and 1 of small", requests)
 	n.remove("user", 1)
 	n.agree(0)
 }
@@ -110,13 +109,9 @@ func testConsumedCapacity(t *testing.T, w *world) {
 	n.running(2)
 	holds, r := n.agree(2)
 	d := deviceOf(r, "shared-0")
-	if d.Attribution != join.AttributionCapacity {
-		t.Errorf("the device is divided by %q, want capacity", d.Attribution)
-	}
+	expect.That(t, d.Attribution == join.AttributionCapacity, "the device is divided by %q, want capacity", d.Attribution)
 	for _, h := range holds {
-		if h.Device != "shared-0" || h.Share == "" {
-			t.Errorf("%+v holds no share of shared-0", h)
-		}
+		expect.That(t, h.Device == "shared-0" && h.Share != "", "%+v holds no share of shared-0", h)
 	}
 	n.charges("shared-0", claimPart("small", 0.25).without(0.5), claimPart("large", 0.75).without(0.5),
 		podPart("large", 0.75).without(0.5))
@@ -148,9 +143,7 @@ func testPartitions(t *testing.T, w *world) {
 		}
 	}
 	for _, s := range deviceOf(r, "cut-0").Shares {
-		if !s.Admin {
-			t.Errorf("the GPU that is cut is held as a whole: %+v", s)
-		}
+		expect.That(t, s.Admin, "the GPU that is cut is held as a whole: %+v", s)
 	}
 	n.charges(holds[0].Device, claimPart("a", 1), claimPart("b", 0))
 	n.remove("a", 1)
@@ -199,9 +192,7 @@ func testAdminAccess(t *testing.T, w *world) {
 	n.running(2)
 	holds, _ := n.agree(3)
 	for _, h := range holds {
-		if h.Admin != (h.Pod == "monitor") {
-			t.Errorf("%+v has admin access: %v", h, h.Admin)
-		}
+		expect.That(t, h.Admin == (h.Pod == "monitor"), "%+v has admin access: %v", h, h.Admin)
 	}
 	n.charges("worn-0", claimPart("monitor", 0).without(1), podPart("monitor", 0).without(1))
 	n.charges("shared-5", claimPart("owner", 1).without(0.5), claimPart("monitor", 0).without(0.5))

@@ -17,6 +17,8 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/cpudriver"
 )
 
@@ -35,9 +37,8 @@ func testCPUGroup(t *testing.T, w *world) {
 	n.running(2)
 	n.agree(2)
 	own := map[string]cpuset.CPUSet{"burning": n.cpusOf("burning"), "quiet": n.cpusOf("quiet")}
-	if own["burning"].Size() != 1 || own["quiet"].Size() != 1 || own["burning"].Equals(own["quiet"]) {
-		t.Fatalf("the driver gave the CPUs %v", own)
-	}
+	must.That(t, own["burning"].Size() == 1 && own["quiet"].Size() == 1 && !own["burning"].Equals(own["quiet"]),
+		"the driver gave the CPUs %v", own)
 	burnt := n.burnt("burner")
 	eventually(t, "the claim is charged what its pod took", func() error {
 		var wrong error
@@ -59,9 +60,8 @@ func testCPUGroup(t *testing.T, w *world) {
 			busy, device := n.busy(), fmt.Sprintf("cpudev%03d", cpus.List()[0])
 			t.Logf("%s: claim %s is charged %.2f s of %s, which was busy for %.2f s", e.name, claim, got, device,
 				busy[device]-before[device])
-			if got > busy[device]-before[device]+cpuSlack {
-				t.Errorf("%s: claim %s is charged more than its CPU did", e.name, claim)
-			}
+			expect.That(t, got <= busy[device]-before[device]+cpuSlack,
+				"%s: claim %s is charged more than its CPU did", e.name, claim)
 		}
 		r, err := e.report()
 		n.no(err)

@@ -5,14 +5,15 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
 // On a node that migrates to DRA, a device plugin gives GPUs to pods. These pods hold their devices
 // and are charged, but no claim is. A GPU that the DRA driver also publishes is shown as one
-// device, and so are two time slices of one GPU. GPUs that no pod holds are known, since the kubelet
-// lists what plugins offer (GetAllocatableResources), also after pods have held them.
+// device, and so are two time slices of one GPU. GPUs that no pod holds are known, since the
+// kubelet lists what plugins offer (GetAllocatableResources), also after pods have held them.
 func testDevicePlugin(t *testing.T, w *world) {
 	n := w.namespace(t, "device-plugin")
 	n.offered()
@@ -25,9 +26,8 @@ func testDevicePlugin(t *testing.T, w *world) {
 	for _, h := range holds {
 		shares[h.Device] += h.Share
 	}
-	if s := shares[deviceplugin.SlicedUUID]; len(shares) != 3 || s != "01" && s != "10" {
-		t.Errorf("the shares of the devices are %q", shares)
-	}
+	s := shares[deviceplugin.SlicedUUID]
+	expect.That(t, len(shares) == 3 && (s == "01" || s == "10"), "the shares of the devices are %q", shares)
 	for id, want := range map[string]string{
 		gpudriver.WornUUID():      gpudriver.Name,
 		deviceplugin.UnlistedUUID: deviceplugin.Whole, deviceplugin.SlicedUUID: deviceplugin.Shared,
@@ -38,9 +38,7 @@ func testDevicePlugin(t *testing.T, w *world) {
 				drivers = append(drivers, r.Devices[i].Driver)
 			}
 		}
-		if len(drivers) != 1 || drivers[0] != want {
-			t.Errorf("GPU %s is a device of %q, want %s alone", id, drivers, want)
-		}
+		expect.That(t, len(drivers) == 1 && drivers[0] == want, "GPU %s is a device of %q, want %s alone", id, drivers, want)
 	}
 	worn := &held{hold: hold{Device: gpudriver.Worn}}
 	n.chargesBy(n.exporters, func(e *running) string { return e.device(worn) }, podPart("whole", 1))
@@ -75,7 +73,8 @@ func (n *namespace) offered(heldUUIDs ...string) {
 					}
 				}
 				if held := slices.Contains(heldUUIDs, uuid); count != 1 || held != (shares > 0) {
-					return fmt.Errorf("%s: %d devices are GPU %s, with %d shares; want one, held: %v", e.name, count, uuid, shares, held)
+					return fmt.Errorf("%s: %d devices are GPU %s, with %d shares; want one, held: %v", e.name, count, uuid, shares,
+						held)
 				}
 			}
 		}

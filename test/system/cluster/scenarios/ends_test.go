@@ -21,6 +21,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -257,15 +259,12 @@ func testDeadline(t *testing.T, w *world) {
 	pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), "user", metav1.GetOptions{})
 	n.no(err)
 	lift()
-	if pod.Status.Phase != corev1.PodRunning {
-		t.Fatalf("its containers have ended too early to say anything: the pod is %s", pod.Status.Phase)
-	}
+	must.That(t, pod.Status.Phase == corev1.PodRunning,
+		"its containers have ended too early to say anything: the pod is %s", pod.Status.Phase)
 	n.phase("user", corev1.PodFailed)
 	holds, err := n.holdsOfCluster(n.Context(), n.name)
 	n.no(err)
-	if len(holds) > 0 {
-		t.Errorf("the failed pod holds %v", holds)
-	}
+	expect.That(t, len(holds) == 0, "the failed pod holds %v", holds)
 	n.agree(0)
 	n.no(n.client.CoreV1().Pods(n.name).Delete(n.Context(), "user", metav1.DeleteOptions{}))
 }

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -88,9 +89,8 @@ func testEvents(t *testing.T, w *world) {
 	n.hit(xid, lost, incidentEvent{
 		corev1.EventTypeNormal, "DeviceLostResolved", "over (it can be read again): " + lost.text, 1,
 	})
-	if of := n.events("Pod", "neighbour"); len(of) > 0 {
-		t.Errorf("the neighbour has events of another device: %+v", of)
-	}
+	of := n.events("Pod", "neighbour")
+	expect.That(t, len(of) == 0, "the neighbour has events of another device: %+v", of)
 	n.clear()
 }
 
@@ -198,9 +198,7 @@ func (n *namespace) noEvents() {
 	written := metav1.ListOptions{FieldSelector: "source=dra-exporter"}
 	all, err := n.client.CoreV1().Events(n.name).List(n.Context(), written)
 	n.no(err)
-	if len(all.Items) > 0 {
-		n.Errorf("there are events: %+v", all.Items)
-	}
+	expect.That(n, len(all.Items) == 0, "there are events: %+v", all.Items)
 }
 
 // incidentEvent is an expected event of an incident.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -37,9 +38,8 @@ func testHealth(t *testing.T, w *world) {
 	r, err := w.exporter.report()
 	n.no(err)
 	for _, h := range holds {
-		if d := deviceOf(r, h.Device); d.Up == nil || !*d.Up {
-			t.Errorf("%s is up: %v, want up", h.Device, d.Up)
-		}
+		d := deviceOf(r, h.Device)
+		expect.That(t, d.Up != nil && *d.Up, "%s is up: %v, want up", h.Device, d.Up)
 	}
 	n.no(w.cluster.SetUnhealthy())
 	n.healthy(sick, sick, "healthy")

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -156,10 +158,9 @@ func (n *namespace) unknownRequests(holds []held) {
 			continue
 		}
 		for _, h := range holds {
-			if err := e.has("dra_pod_claim_info", 1, "namespace", n.name, "pod", h.Pod, "device", h.Device, "attribution",
-				"equal"); err != nil {
-				n.Errorf("%s: %v", e.name, err)
-			}
+			err := e.has("dra_pod_claim_info", 1, "namespace", n.name, "pod", h.Pod, "device", h.Device, "attribution",
+				"equal")
+			expect.That(n, err == nil, "%s: %v", e.name, err)
 		}
 	}
 }
@@ -239,9 +240,7 @@ func (n *namespace) extendedDevices(name string) []containerDevice {
 			}
 		}
 	}
-	if len(out) != len(pod.Spec.Containers) {
-		n.Fatalf("%d containers have devices %v", len(pod.Spec.Containers), out)
-	}
+	must.That(n, len(out) == len(pod.Spec.Containers), "%d containers have devices %v", len(pod.Spec.Containers), out)
 	slices.SortFunc(out, compareContainers)
 	return out
 }

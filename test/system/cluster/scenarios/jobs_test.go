@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -99,9 +100,7 @@ func (n *namespace) heldFor(claim string) {
 			runs[d.Device]++
 		}
 	}
-	if len(runs) == 0 {
-		n.Fatalf("the driver has not seen claim %s", claim)
-	}
+	must.That(n, len(runs) != 0, "the driver has not seen claim %s", claim)
 	for _, e := range n.exporters {
 		for device, count := range runs {
 			tolerance := time.Duration(1+count) * timing

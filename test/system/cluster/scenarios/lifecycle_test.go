@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -123,9 +124,7 @@ func testRecreated(t *testing.T, w *world) {
 		prepared, reserved := n.lasted(s)
 		least, most = least+prepared, most+reserved
 	}
-	if len(spans) != 2 {
-		t.Fatalf("the driver has seen %d holds, want 2", len(spans))
-	}
+	must.That(t, len(spans) == 2, "the driver has seen %d holds, want 2", len(spans))
 	eventually(t, "the time of both holds is counted", func() error {
 		r, err := n.exporter.report()
 		if err != nil {

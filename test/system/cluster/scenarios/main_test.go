@@ -112,9 +112,7 @@ func TestScenarios(t *testing.T) {
 			"Evicted":            testEvicted,
 			"JobWithTTL":         testJobWithTTL,
 			"ReusedClaimName":    testReusedClaimName,
-		}, map[string]func(*testing.T, *world){
-			"CronJob": testCronJob,
-		})
+		}, map[string]func(*testing.T, *world){"CronJob": testCronJob})
 	})
 	for _, phase := range []struct {
 		name string

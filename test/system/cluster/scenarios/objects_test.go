@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -44,9 +45,7 @@ func (w *world) namespace(t *testing.T, name string, labels ...string) *namespac
 
 func (n *namespace) no(err error) {
 	n.Helper()
-	if err != nil {
-		n.Fatal(err)
-	}
+	must.Do(n, err)
 }
 
 // request returns a request for one device of a class.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
 )
 
@@ -282,9 +283,7 @@ func (n *namespace) isPrepared(claim, device string) bool {
 // driver's journal.
 func (n *namespace) prepared(claim string) []string {
 	events, err := n.cluster.Journal()
-	if err != nil {
-		n.Errorf("read the journal: %v", err)
-	}
+	expect.That(n, err == nil, "read the journal: %v", err)
 	var devices []string
 	for _, s := range spans(events, time.Time{}) {
 		if s.event.Namespace != n.name || s.event.Name != claim || !s.to.IsZero() {

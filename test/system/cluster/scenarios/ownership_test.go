@@ -81,9 +81,8 @@ func startOwnership(t *testing.T, c *cluster.Cluster) *ownership {
 	t.Cleanup(func() {
 		cancel()
 		working.Wait()
-		if ago := time.Since(last); ago > *waitLimit {
-			t.Errorf("the API server was observed for the last time %v ago", ago)
-		}
+		ago := time.Since(last)
+		expect.That(t, ago <= *waitLimit, "the API server was observed for the last time %v ago", ago)
 	})
 	return o
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
@@ -28,9 +29,7 @@ func TestPodGroups(t *testing.T) {
 	anchor.agree(1)
 	time.Sleep(time.Minute)
 	t.Run("Claims", func(t *testing.T) {
-		w.runAll(t, map[string]func(*testing.T, *world){
-			"Template": testPodGroupTemplate, "Named": testPodGroupNamed,
-		}, nil)
+		w.runAll(t, map[string]func(*testing.T, *world){"Template": testPodGroupTemplate, "Named": testPodGroupNamed}, nil)
 	})
 	w.finish(t)
 }
@@ -104,7 +103,6 @@ func (n *namespace) reservedForGroup(name string) {
 	claim, err := n.client.ResourceV1().ResourceClaims(n.name).Get(n.Context(), name, metav1.GetOptions{})
 	n.no(err)
 	by := claim.Status.ReservedFor
-	if len(by) != 1 || by[0].Resource != "podgroups" || by[0].Name != "group" {
-		n.Errorf("claim %s is reserved for %+v, want the group", name, by)
-	}
+	expect.That(n, len(by) == 1 && by[0].Resource == "podgroups" && by[0].Name == "group",
+		"claim %s is reserved for %+v, want the group", name, by)
 }

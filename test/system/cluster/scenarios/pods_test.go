@@ -18,6 +18,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
@@ -63,9 +65,7 @@ func (n *namespace) staticUID(name string) {
 	pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), name, metav1.GetOptions{})
 	n.no(err)
 	uid := pod.Annotations[corev1.MirrorPodAnnotationKey]
-	if uid == "" || uid == string(pod.UID) {
-		n.Fatalf("pod %s has UID %s and mirrors %q", name, pod.UID, uid)
-	}
+	must.That(n, uid != "" && uid != string(pod.UID), "pod %s has UID %s and mirrors %q", name, pod.UID, uid)
 	eventually(n.T, "the pod has the kubelet's UID", func() error {
 		var wrong error
 		for _, e := range n.exporters {
@@ -244,8 +244,6 @@ func testEvictedByKubelet(t *testing.T, w *world) {
 	n.agree(0)
 	pod, err = n.client.CoreV1().Pods(n.name).Get(n.Context(), "user", metav1.GetOptions{})
 	n.no(err)
-	if pod.Status.Reason != "Evicted" {
-		t.Errorf("the pod has failed for %q, want an eviction", pod.Status.Reason)
-	}
+	expect.That(t, pod.Status.Reason == "Evicted", "the pod has failed for %q, want an eviction", pod.Status.Reason)
 	n.remove("user", 1)
 }

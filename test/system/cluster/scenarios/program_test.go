@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
@@ -71,9 +72,8 @@ func (w *world) flags() []string {
 func startExporter(t *testing.T, args []string) *program {
 	t.Helper()
 	path := os.Getenv(programPath)
-	if path == "" {
-		t.Fatalf("$%s does not name the exporter: run make test-e2e, or build it and say where it is", programPath)
-	}
+	must.That(t, path != "",
+		"$%s does not name the exporter: run make test-e2e, or build it and say where it is", programPath)
 	p := &program{cmd: exec.Command(path, args...), client: &http.Client{
 		Timeout: *waitLimit, Transport: &http.Transport{DisableCompression: true}, // Compression costs CPU time.
 	}}
@@ -90,9 +90,7 @@ func startExporter(t *testing.T, args []string) *program {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 		<-ended
 		p.client.CloseIdleConnections()
-		if code := p.cmd.ProcessState.ExitCode(); code != 0 {
-			t.Errorf("the exporter ended with status %d", code)
-		}
+		expect.Is(t, p.cmd.ProcessState.ExitCode(), 0, "the exporter ended with status")
 		if t.Failed() {
 			t.Logf("the exporter's log: %s", live.Brief(strings.Join(p.log, "\n")))
 		}
@@ -306,9 +304,8 @@ func progresses(t *testing.T, what string, is func() (int, error)) {
 		if err == nil {
 			return
 		}
-		if ended := endedUnasked(t.Name()); ended != nil {
-			t.Fatalf("%s: %v: %v", what, err, ended)
-		}
+		ended := endedUnasked(t.Name())
+		must.That(t, ended == nil, "%s: %v: %v", what, err, ended)
 		if n != last {
 			last, deadline = n, time.Now().Add(*waitLimit)
 		}

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/cpudriver"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/netdriver"
@@ -69,9 +70,7 @@ func testNetwork(t *testing.T, w *world) {
 	n.agree(0)
 	n.onNode(1)
 	between := n.arrived(1)
-	if between < sent {
-		t.Fatalf("its far end has counted %v bytes, after %v", between, sent)
-	}
+	must.That(t, between >= sent, "its far end has counted %v bytes, after %v", between, sent)
 	n.pod("second", once(podSpec("nic", "told", "send", "udp", "198.18.1.1:9", strconv.Itoa(second))))
 	n.running(1)
 	n.agree(1)

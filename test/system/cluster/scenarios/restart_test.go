@@ -11,6 +11,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/plugin"
@@ -250,29 +251,23 @@ func testHundredPods(t *testing.T, w *world) {
 // testDevices checks what the exporter shows about all devices, with and without a holder.
 func testDevices(t *testing.T, w *world) {
 	r, err := w.exporter.report()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	listed := 0
 	for i := range r.Devices {
 		if r.Devices[i].Driver == gpudriver.Name {
 			listed++
 		}
 	}
-	if listed != len(w.vendor.gpus) {
-		t.Errorf("%d devices of the driver, want the %d of the slices", listed, len(w.vendor.gpus))
-	}
+	expect.That(t, listed == len(w.vendor.gpus),
+		"%d devices of the driver, want the %d of the slices", listed, len(w.vendor.gpus))
 	for _, g := range w.vendor.gpus {
 		d := deviceOf(r, g.name)
-		if d.Up == nil || !*d.Up || d.UUID != g.uuid {
-			t.Errorf("%s: up %v, UUID %q; want up and %q", g.name, d.Up, d.UUID, g.uuid)
-		}
+		expect.That(t, d.Up != nil && *d.Up && d.UUID == g.uuid,
+			"%s: up %v, UUID %q; want up and %q", g.name, d.Up, d.UUID, g.uuid)
 	}
 	taint, err := w.exporter.value("dra_device_tainted", "device", gpudriver.Worn, "key", gpudriver.Taint, "value",
 		"true", "effect", "NoSchedule")
-	if err != nil || taint != 1 {
-		t.Errorf("the taint of worn-0: %v, %v; want 1", taint, err)
-	}
+	expect.That(t, err == nil && taint == 1, "the taint of worn-0: %v, %v; want 1", taint, err)
 	// The whole GPU and its partitions have capacities, although not all can be allocated at once.
 	for device, gib := range map[string]float64{
 		"cut-0": 80, "cut-0-partition-0": 20, "cut-0-partition-3": 20,
@@ -280,7 +275,6 @@ func testDevices(t *testing.T, w *world) {
 	} {
 		expect.OK(t, w.exporter.has("dra_device_capacity", gib*(1<<30), "device", device, "resource", "memory"))
 	}
-	if !deviceOf(r, "shared-0").Multiple || deviceOf(r, "gpu-0").Multiple {
-		t.Error("shared-0 alone of shared-0 and gpu-0 allows multiple allocations")
-	}
+	expect.That(t, deviceOf(r, "shared-0").Multiple && !deviceOf(r, "gpu-0").Multiple,
+		"shared-0 alone of shared-0 and gpu-0 allows multiple allocations")
 }

@@ -75,9 +75,7 @@ func testRights(t *testing.T, w *world) {
 		{"resource.k8s.io", "devicetaintrules", "list"},
 		{"resource.k8s.io", "devicetaintrules", "watch"},
 	}
-	if !slices.Equal(rights, want) {
-		t.Fatalf("the chart asks for %v, want %v", rights, want)
-	}
+	must.That(t, slices.Equal(rights, want), "the chart asks for %v, want %v", rights, want)
 	n := w.namespace(t, "rights", "resource.kubernetes.io/admin-access")
 	n.claim("part", memory(request("part", gpudriver.ClassShared), 1, "10Gi"))
 	n.claim("monitor", monitor(request("all", gpudriver.ClassShared)))

@@ -44,9 +44,8 @@ func TestNodeShutdown(t *testing.T) {
 	pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), "user", metav1.GetOptions{})
 	n.no(err)
 	lift()
-	if pod.Status.Phase != corev1.PodRunning {
-		t.Fatalf("its containers have ended too early to say anything: the pod is %s", pod.Status.Phase)
-	}
+	must.That(t, pod.Status.Phase == corev1.PodRunning,
+		"its containers have ended too early to say anything: the pod is %s", pod.Status.Phase)
 	n.phase("user", corev1.PodFailed)
 	n.agree(0)
 	l.released(t)
@@ -76,12 +75,10 @@ func startLogind(t *testing.T) *logind {
 	dir := t.TempDir()
 	l := &logind{address: "unix:path=" + filepath.Join(dir, "bus")}
 	config := filepath.Join(dir, "bus.conf")
-	if err := os.WriteFile(config, fmt.Appendf(nil, `<busconfig>
+	must.Do(t, os.WriteFile(config, fmt.Appendf(nil, `<busconfig>
 <type>custom</type><listen>%s</listen><auth>EXTERNAL</auth>
 <policy context="default"><allow own="*"/><allow send_destination="*"/><allow receive_sender="*"/></policy>
-</busconfig>`, l.address), 0o600); err != nil {
-		t.Fatal(err)
-	}
+</busconfig>`, l.address), 0o600))
 	bus := exec.Command("dbus-daemon", "--nofork", "--config-file="+config)
 	bus.Stderr = os.Stderr
 	bus.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -143,8 +140,7 @@ func (l *logind) shutDown(t *testing.T) {
 func (l *logind) released(t *testing.T) {
 	t.Helper()
 	must.Do(t, l.ended.SetReadDeadline(time.Now().Add(*waitLimit)))
-	if _, err := io.ReadAll(l.ended); err != nil {
-		t.Errorf("the kubelet holds the lock: %v", err)
-	}
+	_, err := io.ReadAll(l.ended)
+	expect.That(t, err == nil, "the kubelet holds the lock: %v", err)
 	expect.OK(t, l.ended.Close())
 }

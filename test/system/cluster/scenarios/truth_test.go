@@ -189,9 +189,7 @@ func (w *world) compareCharges(t *testing.T, e *running) {
 			}
 		}
 	}
-	if claims < 20 {
-		t.Fatalf("%d claims say little", claims)
-	}
+	must.That(t, claims >= 20, "%d claims say little", claims)
 	mean := sum / float64(claims)
 	t.Logf("the joules of %d claims are off by %.1f J in the mean and %.1f J at worst", claims, mean, worst)
 	if mean > (allowed*usualTiming.Seconds()+stalled/float64(claims))*maxWatts {
@@ -232,8 +230,7 @@ func (v *vendor) served(g gpu, joules float64, now time.Time) bool {
 	if g.replaced { // The energy between the last reading of one and the first of the other is lost.
 		exact = 4 * timing.Seconds() * maxWatts
 	}
-	for _, first := range v.times[:min(len(v.times),
-		100)] { // Of all exporters in turn, with two endpoints each.
+	for _, first := range v.times[:min(len(v.times), 100)] { // Of all exporters in turn, with two endpoints each.
 		for i := len(v.times) - 1; i >= 0 && now.Sub(v.times[i]) < 5*time.Second; i-- {
 			if math.Abs(v.energy(g, v.times[i])-v.energy(g, first)-joules) < exact {
 				return true

@@ -92,9 +92,7 @@ func (f *findings) report(t *testing.T, of string) {
 func preparedSpans(t *testing.T, c *cluster.Cluster, claim types.UID) []standstill.Span {
 	t.Helper()
 	events, err := c.Journal()
-	if err != nil {
-		t.Errorf("read the drivers' journal: %v", err)
-	}
+	expect.That(t, err == nil, "read the drivers' journal: %v", err)
 	var out []standstill.Span
 	for _, s := range spans(events, time.Time{}) {
 		if s.event.UID == claim {

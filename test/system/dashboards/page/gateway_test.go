@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -26,20 +25,12 @@ import (
 // and alice may get the claims of the namespace research.
 func startGateway(t *testing.T, exporter string) (api *kubetest.Server, gateway *live.Program) {
 	t.Helper()
-	api, err := kubetest.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(api.Close)
+	api, kubeconfig := kubetest.New(t)
 	api.Allow("lead", func(authorizationv1.SubjectAccessReviewSpec) bool { return true })
 	api.Allow("alice", func(s authorizationv1.SubjectAccessReviewSpec) bool {
 		return s.ResourceAttributes != nil && s.ResourceAttributes.Namespace == "research"
 	})
 	addNode(t, api, simnode.Name, exporter)
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(kubeconfig, api.Kubeconfig(), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	return api, live.Launch(t, exec.Command(os.Getenv("DRA_EXPORTER"), "gateway", "--kubeconfig="+kubeconfig,
 		"--exporter.namespace=dra", "--proxy.loopback", "--web.listen-address=127.0.0.1:0"))
 }

@@ -254,7 +254,7 @@ func testWithoutScript(t *testing.T, browser browser, address string) {
 func startLarge(t *testing.T) (address string, stop func()) {
 	t.Helper()
 	node := largenode.Start(t)
-	p := live.Launch(t, exec.Command(os.Getenv("DRA_EXPORTER"), node.Args()...))
+	p := live.Launch(t, exec.Command(os.Getenv("DRA_EXPORTER"), node.Flags().Args()...))
 	address = "http://" + p.Address + "/"
 	live.Await(t, limit, "the node is known", func() error { return live.Get(http.DefaultClient, address+"readyz") })
 	return address, func() { p.Stop() }
