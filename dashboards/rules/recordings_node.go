@@ -58,7 +58,8 @@ func holdings() []recording {
 
 // idleDevices record which share of the idle window each device of each holder was used: of a
 // claim, or of a pod without one, whose series have the label pod and no resourceclaim_name. Those
-// that have ended, and those of CPUs, are left out. increase() handles the counter resets when the exporter restarts.
+// that have ended, and those of CPUs, are left out. increase() handles the counter resets when the
+// exporter restarts.
 func idleDevices() []recording {
 	return []recording{
 		// Above the thresholds of the exporter.
