@@ -44,7 +44,7 @@ when the exporter, or the holder, starts, and does not show resets of a driver. 
 within a major version.
 
 A *divided* value is the holder's part of [the device's](ATTRIBUTION.md). Metrics of claims, pods and the unattributed
-part measure what the metric of devices of that name does.
+part measure what the metric of devices of that name does. What has no origin is the exporter's own.
 `
 
 // referenceSection is a section of the reference. Most of its families have its labels first.
