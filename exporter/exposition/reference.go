@@ -68,7 +68,8 @@ func referenceSections() []referenceSection {
 	}
 }
 
-// sectionOf returns the longest prefix in the list of sections that a metric's name has.
+// sectionOf returns the longest prefix of a section that a metric's name has. In the list, a longer
+// prefix comes after a shorter one.
 func sectionOf(name string) string {
 	for _, s := range slices.Backward(referenceSections()) {
 		if strings.HasPrefix(name, s.prefix) {
