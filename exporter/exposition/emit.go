@@ -355,11 +355,16 @@ func (e *emission) deviceValues(device *owner, d *book.Device) {
 
 func (e *emission) isFact(q driver.Quantity) bool { return e.specs.Spec(q).Fact }
 
+// quantitySource passes the source of a value. A derived quantity is an integral by its definition,
+// and so no estimate.
 func (e *emission) quantitySource(device *owner, s *book.Series) {
-	if !e.on(famDeviceQuantitySource) || e.choices.Of(GroupQuantitySource) == Estimates && s.Origin.Computed == 0 {
+	if !e.on(famDeviceQuantitySource) {
 		return
 	}
-	e.gauge(famDeviceQuantitySource, e.cache.source(device, s), 1)
+	derived := s.Origin.Computed == join.Integral && e.specs.Spec(s.Quantity).Derived
+	if e.choices.Of(GroupQuantitySource) == On || s.Origin.Computed != 0 && !derived {
+		e.gauge(famDeviceQuantitySource, e.cache.source(device, s), 1)
+	}
 }
 
 // health passes the current status. If a source reports several, it is the worst. values must begin

@@ -86,7 +86,7 @@ func Groups() []GroupInfo {
 		{
 			GroupDetails, "Families that no dashboard, rule or document reads (deployments/SIZING.md lists them): off or on.",
 			[]string{Off, On},
-			3768,
+			3832,
 		},
 		{
 			GroupHistograms,
@@ -160,9 +160,10 @@ func quantityGroups(first familyID, spec *driver.Spec) []Group {
 func isDetail(f *Family) bool {
 	switch f.Name {
 	case "dra_claim_engine_utilization_ratio", "dra_claim_tensor_seconds_total", "dra_claim_tensor_throughput_ratio",
-		"dra_claim_throttled_seconds_total", "dra_device_memory_used_peak_bytes", "dra_device_power_peak_watts",
-		"dra_device_tensor_throughput_ratio", "dra_device_used_seconds_total", "dra_pod_allocated_seconds_total",
-		"dra_pod_io_bytes_total", "dra_pod_power_peak_watts", "dra_pod_tensor_throughput_ratio":
+		"dra_claim_throttled_seconds_total", "dra_device_allocated_seconds_total", "dra_device_memory_used_peak_bytes",
+		"dra_device_power_peak_watts", "dra_device_tensor_throughput_ratio", "dra_device_used_seconds_total",
+		"dra_pod_allocated_seconds_total", "dra_pod_io_bytes_total", "dra_pod_power_peak_watts",
+		"dra_pod_tensor_throughput_ratio":
 		return true
 	default:
 		return strings.HasPrefix(f.Name, unattributed)

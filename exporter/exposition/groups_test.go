@@ -30,13 +30,14 @@ func leftOut() map[exposition.Group]map[string]string {
 			exposition.Off: `^dra_pod_`, exposition.Info: `^dra_pod_[a-z_]+_(seconds|total|ratio|watts|bytes){`,
 		},
 		exposition.GroupQuantitySource: {
-			exposition.Off:       `^dra_device_quantity_source_info`,
-			exposition.Estimates: `^dra_device_quantity_source_info.*source="[^" ]*"`,
+			exposition.Off: `^dra_device_quantity_source_info`,
+			exposition.Estimates: `^dra_device_quantity_source_info.*(source="[^" ]*"|` +
+				`quantity="tensor_seconds",source="[^ ]* \(integral of its gauge\)")`,
 		},
 		exposition.GroupDetails: {
 			exposition.Off: `^dra_(claim_(engine_utilization_ratio|tensor_(seconds_total|throughput_ratio)|` +
-				`throttled_seconds_total)|device_(memory_used_peak_bytes|power_peak_watts|tensor_throughput_ratio|` +
-				`used_seconds_total)|device_unattributed_.*|pod_(allocated_seconds_total|io_bytes_total|power_peak_watts|` +
+				`throttled_seconds_total)|device_((allocated|used)_seconds_total|memory_used_peak_bytes|power_peak_watts|` +
+				`tensor_throughput_ratio)|device_unattributed_.*|pod_(allocated_seconds_total|io_bytes_total|power_peak_watts|` +
 				`tensor_throughput_ratio)){`,
 		},
 		exposition.GroupLifecycle: {exposition.Off: `^dra_claim_(preparation|first_activity)_seconds`},

@@ -63,7 +63,6 @@ func (e *Evidence) answer(a *Answer) {
 	e.takeCgroups(a.Cgroups, a.Asked)
 	maps.DeleteFunc(e.ended, func(_ podresources.Pod, of endedUID) bool { return a.Asked.Sub(of.at) > keepDeleted })
 	next := e.listPodsOf(a)
-	kept := map[podresources.Pod]bool{}
 	for name, before := range e.listed {
 		if _, has := a.Pods[name]; has {
 			e.replacePod(before.uid, next[name].uid, a.Asked)
@@ -71,13 +70,11 @@ func (e *Evidence) answer(a *Answer) {
 		}
 		if l := e.unlistPod(name, before, a); l != nil {
 			next[name] = l
-			kept[name] = l.devices
 		}
 	}
 	e.endUnlisted(next, a)
-	e.allocations = e.withKept(a.Allocations, kept)
 	e.listed, e.given, e.asked = next, a.Allocations, a.Asked
-	e.changeUIDs()
+	e.setRows()
 }
 
 // listPodsOf returns the pods that an answer lists.

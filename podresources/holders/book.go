@@ -46,6 +46,9 @@ func (b *Book) update(change func(e *Evidence) (held bool)) {
 	b.mu.Lock()
 	b.evidence.changed = false
 	held := change(&b.evidence)
+	if b.evidence.identified {
+		b.evidence.setRows()
+	}
 	if b.evidence.changed {
 		b.version++
 	}

@@ -1,7 +1,6 @@
 package holders
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -206,10 +205,10 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 	if len(states) == 0 {
 		return
 	}
-	ended := map[podresources.Pod]bool{}
-	for name, before := range e.listed {
-		l := *before
-		l.uid = e.uidListed(name, before)
+	before := len(e.listed)
+	for name, listed := range e.listed {
+		l := *listed
+		l.uid = e.uidListed(name, listed)
 		p := e.pods[l.uid]
 		over := p != nil && p.state.over() // it holds nothing; the listed pod may be the next one with the name
 		cgroup, known := states[l.uid]
@@ -221,9 +220,9 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 			if p == nil || p.state != Ending {
 				e.endListed(name, &l, found, "", at)
 			}
-			ended[name] = true
+			delete(e.listed, name)
 		case cgroup != l.cgroup:
-			l.uid, l.cgroup = before.uid, cgroup
+			l.uid, l.cgroup = listed.uid, cgroup
 			e.listed[name], e.changed = &l, true
 		}
 	}
@@ -232,9 +231,9 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 			e.put(p.apply(cgroupGone, at))
 		}
 	}
-	if len(ended) > 0 {
-		maps.DeleteFunc(e.listed, func(name podresources.Pod, _ *listedPod) bool { return ended[name] })
-		e.allocations, e.filled, e.changed = without(e.allocations, ended), true, true
+	if len(e.listed) != before {
+		e.changed = true
+		e.setRows()
 	}
 }
 

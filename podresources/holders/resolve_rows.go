@@ -2,6 +2,7 @@ package holders
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -226,72 +227,49 @@ func (r *resolver) over(p *pod, claim *podresources.ClaimFacts) bool {
 	return p.state.over() || p.state == Ending && claim.Read.After(p.since) && !claim.ReservedFor(p.UID)
 }
 
-// withKept returns the allocations of an answer, together with those of kept pods that it lacks.
-func (e *Evidence) withKept(
-	answered []podresources.Allocation, kept map[podresources.Pod]bool,
-) []podresources.Allocation {
-	maps.DeleteFunc(kept, func(_ podresources.Pod, devices bool) bool { return !devices })
-	if len(kept) == 0 {
-		if sameSlice(answered, e.given) && !e.filled {
-			return e.allocations
+// setRows sets the rows that the kubelet lists: those of its last answer, with those of kept pods
+// that it lacks, and with the UIDs of the listed pods. Equal rows stay the same slice.
+func (e *Evidence) setRows() {
+	rows := make([]podresources.Allocation, 0, len(e.given))
+	for i := range e.given {
+		if a := e.given[i]; e.takeHolders(&a, false) {
+			rows = append(rows, a)
 		}
-		e.filled = false
-		return answered
 	}
-	e.filled = true
-	out := slices.Clone(answered)
+	e.filled, e.identified = false, false
 	for _, a := range e.allocations {
-		a.Holders = slices.DeleteFunc(slices.Clone(a.Holders), func(h podresources.Holder) bool { return !kept[h.Pod] })
-		if len(a.Holders) == 0 {
+		if !e.takeHolders(&a, true) {
 			continue
 		}
-		i := slices.IndexFunc(out, func(o podresources.Allocation) bool { return o.Compare(a) == 0 })
+		e.filled = true
+		i := slices.IndexFunc(rows, func(o podresources.Allocation) bool { return o.Compare(a) == 0 })
 		if i < 0 {
-			out = append(out, a)
+			rows = append(rows, a)
 			continue
 		}
-		out[i].Holders = slices.Concat(out[i].Holders, a.Holders)
-		podresources.SortHolders(&out[i])
+		rows[i].Holders = append(rows[i].Holders, a.Holders...)
+		podresources.SortHolders(&rows[i])
 	}
-	slices.SortFunc(out, podresources.Allocation.Compare)
-	return out
+	if e.filled {
+		slices.SortFunc(rows, podresources.Allocation.Compare)
+	}
+	if !reflect.DeepEqual(rows, e.allocations) {
+		e.allocations = rows
+	}
 }
 
-// without returns the allocations without the holders that are these pods.
-func without(allocations []podresources.Allocation, pods map[podresources.Pod]bool) []podresources.Allocation {
-	dropped := func(h podresources.Holder) bool { return pods[h.Pod] }
-	kept := make([]podresources.Allocation, 0, len(allocations))
-	for _, a := range allocations {
-		if slices.ContainsFunc(a.Holders, dropped) {
-			a.Holders = slices.DeleteFunc(slices.Clone(a.Holders), dropped)
-		}
-		if len(a.Holders) > 0 {
-			kept = append(kept, a)
+// takeHolders replaces the holders of a row by those that are listed, or that are kept, and returns
+// whether there are any.
+func (e *Evidence) takeHolders(a *podresources.Allocation, kept bool) bool {
+	holders := make([]podresources.Holder, 0, len(a.Holders))
+	for _, h := range a.Holders {
+		if l := e.listed[h.Pod]; l != nil && l.devices && l.unlistedSince.IsZero() != kept {
+			h.UID = l.uid
+			holders = append(holders, h)
 		}
 	}
-	return kept
-}
-
-// changeUIDs sets the holders' UIDs to those of the listed pods. It copies what was returned to
-// callers before.
-func (e *Evidence) changeUIDs() {
-	shared := true
-	for i := range e.allocations {
-		sharedHolders := true
-		for j, h := range e.allocations[i].Holders {
-			l := e.listed[h.Pod]
-			if l == nil || l.uid == h.UID {
-				continue
-			}
-			if shared {
-				e.allocations, shared = slices.Clone(e.allocations), false
-			}
-			if sharedHolders {
-				e.allocations[i].Holders, sharedHolders = slices.Clone(e.allocations[i].Holders), false
-			}
-			e.allocations[i].Holders[j].UID = l.uid
-		}
-	}
+	a.Holders = holders
+	return len(holders) > 0
 }
 
 // sameSlice reports whether both slices use the same memory, or are empty.

@@ -51,7 +51,8 @@ func TestUnread(t *testing.T) {
 			off = append(off, f.Name)
 		}
 		derived := !strings.HasPrefix(f.Name, "dra_device_") || strings.HasPrefix(f.Name, "dra_device_unattributed_") ||
-			f.Spec != nil && f.Spec.Derived || f.Name == "dra_device_used_seconds_total"
+			f.Spec != nil && f.Spec.Derived || f.Name == "dra_device_used_seconds_total" ||
+			f.Name == "dra_device_allocated_seconds_total"
 		if derived && !regexp.MustCompile(`\b`+f.Name+`(_bucket|_sum|_count)?\b`).MatchString(all) {
 			unread = append(unread, f.Name)
 		}

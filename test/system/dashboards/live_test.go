@@ -234,7 +234,7 @@ func checkRanks(f *findings, prometheus server) {
 		// rate of the same scrapes.
 		flop := func(device string) string {
 			rate := func(metric string) string { return `max(rate(` + metric + of + `, device="` + device + `"}[16s]))` }
-			return rate("dra_device_tensor_seconds_total") + ` / ` + rate("dra_device_allocated_seconds_total")
+			return rate("dra_device_tensor_seconds_total") + ` / ` + rate("dra_claim_allocated_seconds_total")
 		}
 		for _, look := range []struct {
 			expr        string
@@ -263,8 +263,8 @@ func checkPower(f *findings, prometheus server, cluster string) {
 		`(sum(dra_claim_power_watts{C, device!~"gpu-6.*"}) + sum(dra_pod_unclaimed_power_watts{C})) / ` +
 			`sum(dra_device_power_watts{C, device!="gpu-6"} and on (node, driver, pool, device) dra_device_allocations{C} > 0)`: 1,
 		`sum(dra_claim_power_watts{C, device=~"gpu-6.*"}) > bool 1.000001 * sum(dra_device_power_watts{C, device="gpu-6"})`: 0,
-		`sum(dra_device_power_watts{C, device!~".*partition.*"}) / sum(dra_device_power_watts{C})`: 1,
-		`count(dra_claim_power_watts{C, device=~"gpu-6-partition-[01]"} > 0)`:                      2,
+		`sum(dra_device_power_watts{C, device!~".*partition.*"}) / sum(dra_device_power_watts{C})`:                          1,
+		`count(dra_claim_power_watts{C, device=~"gpu-6-partition-[01]"} > 0)`:                                               2,
 	} {
 		got, err := prometheus.query(strings.ReplaceAll(expr, "{C", fmt.Sprintf("{cluster=%q", cluster)), 0)
 		if err != nil || len(got) != 1 {
