@@ -244,12 +244,12 @@ func (l *lineage) before(n int) *book.Amounts {
 	sum := l.released
 	for _, e := range l.accounts[:n] {
 		own := e.amounts()
-		for i := range e.totals {
-			if t := &e.totals[i]; t.series != nil {
-				own.Values = append(own.Values, book.Value{Series: t.series, Value: t.value})
+		own.Values = e.appendTotals(nil)
+		for _, v := range e.witnessed {
+			if e.isCounter(v.Quantity) {
+				own.Values = append(own.Values, v)
 			}
 		}
-		own.Values = append(own.Values, e.counted()...)
 		sum = plus(&own, sum, e)
 	}
 	return sum

@@ -77,23 +77,22 @@ func (d *deviceBook) each(from, to time.Time, f func(s *segment, from, to time.T
 
 // weigh returns the device's held partitions with their holders at a moment, and each one's part
 // of what the device did, divided by their activity in a span of time. idle is that of
-// [join.DivideParent]. The result is valid until the next call.
+// [join.DivideParent].
 func (d *deviceBook) weigh(from, to, held time.Time, idle float64) []partition {
-	d.weighed = d.weighed[:0]
-	parts := make([]join.Part, 0, len(d.parts))
+	out, parts := make([]partition, 0, len(d.parts)), make([]join.Part, 0, len(d.parts))
 	for _, p := range d.parts {
 		holders := &p.timeline[p.timeline.At(held)]
 		w := join.Part{
 			Share: p.joined.Entry.ParentShare, Activity: p.activeIn(from, to, d.clock), Held: len(holders.Claims) > 0,
 		}
-		d.weighed = append(d.weighed, partition{book: p, holders: holders})
+		out = append(out, partition{book: p, holders: holders})
 		parts = append(parts, w)
 	}
 	join.DivideParent(parts, idle)
 	for i := range parts {
-		d.weighed[i].Part = parts[i]
+		out[i].Part = parts[i]
 	}
-	return slices.DeleteFunc(d.weighed, func(p partition) bool { return !p.Held || p.Share <= 0 })
+	return slices.DeleteFunc(out, func(p partition) bool { return !p.Held || p.Share <= 0 })
 }
 
 // chargeParts divides an amount among the holders of the device's partitions. The device counted it

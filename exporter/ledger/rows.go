@@ -166,7 +166,7 @@ type rowWriter struct {
 // row returns the charges of an account alone.
 func (w *rowWriter) row(a *account) book.Holder {
 	start := len(w.slab)
-	w.slab = a.appendValues(w.slab, w.now)
+	w.slab = append(a.appendTotals(a.appendGauges(w.slab, w.now)), a.witnessed...)
 	h := book.Holder{
 		HolderKey: &a.key, UID: a.uid, Amounts: a.amounts(), Ended: a.ended, Unclaimed: a.unclaimed, LastError: a.lastError,
 	}
@@ -195,16 +195,6 @@ func (w *rowWriter) complete(h *book.Holder, l *lineage, i int) {
 		w.claim = a.ofClaim.distributions
 		h.Distributions = a.ofClaim.distributions.rows(&w.distributions)
 	}
-}
-
-func (a *account) appendValues(out []book.Value, now time.Time) []book.Value {
-	out = a.appendGauges(out, now)
-	for i := range a.totals {
-		if t := &a.totals[i]; t.series != nil {
-			out = append(out, book.Value{Series: t.series, Value: t.value})
-		}
-	}
-	return append(out, a.witnessed...)
 }
 
 // appendGauges appends the account's parts of the device's gauges.

@@ -172,7 +172,7 @@ func TestTruth(t *testing.T) {
 	expect.That(t, b.HeldSeconds == 20 && b.ShareSeconds == 17.5 && b.ActiveSeconds == 10*0.875*3/4, "b: %+v", b)
 	expect.Equal(t, "admin access", Truth{HeldSeconds: 20}, m.Truth("admin", at(40)))
 	m.Forget("a")
-	expect.Is(t, m.Truth("a", at(40)), (Truth{}), "forgotten")
+	expect.Is(t, m.Truth("a", at(40)), Truth{}, "forgotten")
 }
 
 // TestHang checks a GPU whose job hangs: it is as busy as before, at a power near that of an idle
@@ -226,9 +226,7 @@ func TestTruthOfPartitions(t *testing.T) {
 		"the GPU":       {m.Total("gpu-0", end).Joules, 4*idle + busy},
 		"a partition's": {m.Total("gpu-0-partition-0", end).Joules, 0},
 	} {
-		if !near(joules[0], joules[1]) {
-			t.Errorf("%s: %v J, want %v", what, joules[0], joules[1])
-		}
+		expect.That(t, near(joules[0], joules[1]), "%s: %v J, want %v", what, joules[0], joules[1])
 	}
 }
 
