@@ -32,7 +32,7 @@ func leftOut() map[exposition.Group]map[string]string {
 		exposition.GroupQuantitySource: {
 			exposition.Off: `^dra_device_quantity_source_info`,
 			exposition.Estimates: `^dra_device_quantity_source_info.*(source="[^" ]*"|` +
-				`quantity="tensor_seconds",source="[^ ]* \(integral of its gauge\)")`,
+				`quantity="(active|tensor)_seconds",source="[^ ]* \(integral of its gauge\)")`,
 		},
 		exposition.GroupDetails: {
 			exposition.Off: `^dra_(claim_(engine_utilization_ratio|tensor_(seconds_total|throughput_ratio)|` +
