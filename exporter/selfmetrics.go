@@ -131,11 +131,9 @@ func (m *SelfMetrics) makeJoinMetrics(r maker) {
 // makeRecorderMetrics makes the metrics of the flight recorder.
 func (m *SelfMetrics) makeRecorderMetrics(r maker) {
 	m.incidents = r.counters("dra_exporter_incidents_total",
-		"Occurrences of what the flight recorder keeps as incidents, by kind: xid, ecc_uncorrected, ras, link_down, "+
-			"device_lost (the device can no longer be read, which its driver, its source or the inventory confirms), "+
-			"no_execute_taint, unhealthy, claim_ends_in_error (a claim ended soon after an error that hit it, or on a failed "+
-			"device), claim_stalled (the claim is busy without progress), source_down (a source of telemetry fails as a "+
-			"whole). Each repetition counts, also within one incident.", "kind")
+		"Occurrences of incidents, by kind: xid, ecc_uncorrected, ras, link_down, device_lost, no_execute_taint, "+
+			"unhealthy, claim_ends_in_error, claim_stalled, source_down. Each repetition counts, also within one incident.",
+		"kind")
 	m.open = r.gauges("dra_exporter_incidents_open",
 		"Number of open incidents, by kind (see dra_exporter_incidents_total). Absent if none is open. An incident of an error ends when the error "+
 			"has not happened for ten minutes and the device is readable and healthy.", "kind")
@@ -448,7 +446,7 @@ func SelfFamilies() ([]exposition.Family, error) {
 			continue
 		}
 		f := exposition.Family{
-			Name: g.GetName(), Help: g.GetHelp(), Origin: "sampler",
+			Name: g.GetName(), Help: g.GetHelp(),
 			Histogram: g.GetType() == dto.MetricType_HISTOGRAM,
 		}
 		if g.GetType() == dto.MetricType_COUNTER {

@@ -13,7 +13,7 @@ type Family struct {
 	Unit      string
 	Type      driver.Type
 	Labels    []string        // all labels, in the order of the reference
-	Origin    string          // where the values come from
+	Origin    string          // where the values come from; empty: from the exporter itself
 	Spec      *driver.Spec    // nil if the family is not of a quantity
 	Quantity  driver.Quantity // the quantity that Spec describes
 	Histogram bool
@@ -184,7 +184,7 @@ func quantityFamily(prefix, help string, spec *driver.Spec, labels []string) Fam
 	case driver.Capacity.String():
 		f.Origin = "ResourceSlices; netdev (speed)"
 	case driver.MemoryUsedPeak.String(), driver.PowerPeak.String():
-		f.Origin = fromLedger
+		f.Origin = ""
 	}
 	return f
 }
@@ -211,14 +211,13 @@ func soleFamily(spec *driver.Spec) Family {
 func witnessedFamily(prefix, holder string, spec *driver.Spec, labels []string) Family {
 	if spec.Type != driver.Counter {
 		f := quantityFamily(prefix, "The "+holder+"'s part, since it started to hold the device. ", spec, labels)
-		f.Origin = "ledger"
+		f.Origin = ""
 		return f
 	}
 	help := "Counted while the " + holder + " held the device, in full for each holder: do not sum over holders. " +
 		"Absent until the first one. "
 	if spec.Failure {
-		help += "An error that happened at an unknown time between two readings counts for each holder of that time; " +
-			"/api/v1/incidents then has the " + holder + " as a possible hit. "
+		help += "An error between two readings, at an unknown time, counts for each holder since the first. "
 	}
 	f := quantityFamily(prefix, help, spec, labels)
 	f.Origin = "the device's increments, by time"
@@ -230,11 +229,10 @@ func witnessedFamily(prefix, holder string, spec *driver.Spec, labels []string) 
 func distributionFamily(spec *driver.Spec) Family {
 	return Family{
 		Name: "dra_claim_" + strings.TrimSuffix(spec.Metric, spec.Unit) + "distribution_" + spec.Unit,
-		Help: "Distribution over time of the claim's part, summed over its devices of the driver, since the claim started " +
-			"to hold them. Each measured second counts once, with the value of its reading: the count is the number of " +
-			"seconds, the sum is the integral. A native histogram; absent from text formats, except with " +
+		Help: "Distribution over time of the claim's part, summed over its devices of the driver: the count is the number " +
+			"of measured seconds, the sum is the integral. A native histogram; absent from text formats, except with " +
 			"--histograms=classic. " + spec.Help,
-		Unit: spec.Unit, Labels: []string{"namespace", "resourceclaim_name", "driver"}, Origin: fromLedger,
+		Unit: spec.Unit, Labels: []string{"namespace", "resourceclaim_name", "driver"},
 		Spec: spec, Histogram: true,
 	}
 }
@@ -251,5 +249,4 @@ const (
 	fromKubelet   = "kubelet PodResources"
 	fromInventory = "ResourceSlices (inventory)"
 	fromClaims    = "ResourceClaims"
-	fromLedger    = "ledger"
 )

@@ -40,12 +40,12 @@ func deviceFamilies() map[familyID]Family {
 				"two shares of one claim count 2. An allocation by a device plugin counts 1.",
 		},
 		famDeviceAllocated: {
-			Name: "dra_device_allocated_seconds_total", Unit: "seconds", Type: driver.Counter, Origin: fromLedger,
+			Name: "dra_device_allocated_seconds_total", Unit: "seconds", Type: driver.Counter,
 			Labels: device,
 			Help:   "Time in which at least one claim held the device.",
 		},
 		famDeviceUsed: {
-			Name: "dra_device_used_seconds_total", Unit: "seconds", Type: driver.Counter, Origin: fromLedger, Labels: device,
+			Name: "dra_device_used_seconds_total", Unit: "seconds", Type: driver.Counter, Labels: device,
 			Help: "Time in which the device was held and above the idle thresholds.",
 		},
 		famDeviceHealthReason: {
@@ -61,7 +61,7 @@ func deviceFamilies() map[familyID]Family {
 				"taints do not change dra_device_health.",
 		},
 		famDeviceLastError: {
-			Name: "dra_device_last_error_timestamp_seconds", Unit: "seconds", Origin: fromLedger, Labels: device,
+			Name: "dra_device_last_error_timestamp_seconds", Unit: "seconds", Labels: device,
 			Help: "Unix time at which one of the device's error counters last rose.",
 		},
 		famDeviceQuantitySource: {
@@ -102,12 +102,12 @@ func claimFamilies() map[familyID]Family {
 			Help: "Unix time at which the claim was allocated.",
 		},
 		famClaimLastActive: {
-			Name: "dra_claim_last_active_timestamp_seconds", Unit: "seconds", Origin: fromLedger, Labels: claim,
+			Name: "dra_claim_last_active_timestamp_seconds", Unit: "seconds", Labels: claim,
 			Help: "Unix time at which the claim last used the device; until it first does, the time at which the exporter " +
 				"first saw the claim.",
 		},
 		famClaimLastError: {
-			Name: "dra_claim_last_error_timestamp_seconds", Unit: "seconds", Origin: fromLedger, Labels: claim,
+			Name: "dra_claim_last_error_timestamp_seconds", Unit: "seconds", Labels: claim,
 			Groups: []Group{GroupErrors},
 			Help:   "Unix time of the last error of the device that hit the claim. Absent if there was none.",
 		},
@@ -150,11 +150,10 @@ func recordedFamilies() map[familyID]Family {
 	return map[familyID]Family{
 		famClaimStalled: {
 			Name: "dra_claim_stalled", Origin: "flight recorder", Labels: append(claim, "reason"),
-			Help: "1 if the device has been busy for the claim without a pause for --stalled.after, and nothing shows " +
-				"progress: every engine is measured and does almost nothing, power and links too, the claim's pods do nothing on " +
-				"the host, and no other pod or device of the workload can be what it waits for, as when a collective operation " +
-				"hangs. 0 if something has shown progress within --stalled.after. reason: the quantities that show no progress, " +
-				"empty for 0. Absent while this is unknown; dra_claim_stalled_unknown has the reason.",
+			Help: "1 if the device has been busy for the claim without a pause for --stalled.after without progress: of its " +
+				"engines, power and links, of the claim's pods on the host, and of other pods and devices of the workload. 0 if " +
+				"something has shown progress within that time. reason: the quantities that show none, empty for 0. Absent while " +
+				"this is unknown; dra_claim_stalled_unknown has the reason.",
 		},
 		famClaimStalledUnknown: {
 			Name: "dra_claim_stalled_unknown", Origin: "flight recorder", Labels: append(claim, "reason"),
@@ -163,9 +162,9 @@ func recordedFamilies() map[familyID]Family {
 		},
 		famClaimQuiet: {
 			Name: "dra_claim_quiet_seconds", Unit: "seconds", Origin: "flight recorder", Labels: claim,
-			Help: "How long the device has been busy for the claim without a sign of progress, as far as its node knows: of " +
-				"the device, of the claim's pods on the host and of other devices of the workload on the node. 0 while " +
-				"something shows progress. Absent while it is not known whether there is progress, and while no kernel runs.",
+			Help: "How long the device has been busy for the claim without a sign of progress of the device, of the claim's " +
+				"pods on the host and of other devices of the workload on the node. 0 while something shows progress. Absent " +
+				"while that is not known, and while no kernel runs.",
 		},
 		famClaimIncidentOpen: {
 			Name: "dra_claim_incident_open", Origin: "flight recorder", Labels: append(claim, "kind"),
@@ -182,7 +181,7 @@ func recordedFamilies() map[familyID]Family {
 
 func fitFamily(claim []string) Family {
 	return Family{
-		Name: "dra_claim_fit_ratio", Unit: "ratio", Origin: fromLedger, Groups: []Group{GroupFit},
+		Name: "dra_claim_fit_ratio", Unit: "ratio", Groups: []Group{GroupFit},
 		Labels: append(claim, "resource"),
 		Help: "The fraction of what the claim holds of the device that the claim has needed since it began, 0 to 1, " +
 			"including --fit.margin. resource: memory (the highest use), activity (the 99.9th percentile over time). Absent " +
@@ -192,7 +191,7 @@ func fitFamily(claim []string) Family {
 
 func unusedFamily(claim []string) Family {
 	return Family{
-		Name: "dra_claim_fit_unused_ratio", Unit: "ratio", Origin: fromLedger, Groups: []Group{GroupFit},
+		Name: "dra_claim_fit_unused_ratio", Unit: "ratio", Groups: []Group{GroupFit},
 		Labels: append(claim, "alternative"),
 		Help: "The fraction of what the claim holds of the device that would be free if the claim had the smallest " +
 			"alternative on this node that fits it, 0 to 1. alternative: the profile of a partition (1g.20gb) or, if it has " +
@@ -224,7 +223,7 @@ func podFamilies() map[familyID]Family {
 				"dra_claim_used_seconds_total of claims.", pod,
 		),
 		famUnclaimedLastActive: {
-			Name: "dra_pod_unclaimed_last_active_timestamp_seconds", Unit: "seconds", Origin: fromLedger, Labels: pod,
+			Name: "dra_pod_unclaimed_last_active_timestamp_seconds", Unit: "seconds", Labels: pod,
 			Help: "Unix time at which a pod without a claim last used the device: as " +
 				"dra_claim_last_active_timestamp_seconds of claims.",
 		},
@@ -259,7 +258,7 @@ func podFamilies() map[familyID]Family {
 func lifecycleFamilies() map[familyID]Family {
 	family := func(name, help string) Family {
 		return Family{
-			Name: name, Unit: "seconds", Origin: fromLedger, Labels: []string{"driver"}, Histogram: true, Summed: true,
+			Name: name, Unit: "seconds", Labels: []string{"driver"}, Histogram: true, Summed: true,
 			Groups: []Group{GroupLifecycle},
 			Help: help + " Each claim counts once per driver. A native histogram in protobuf; in text its " +
 				"sum and count, and with --histograms=classic the buckets.",
@@ -288,26 +287,26 @@ func proximities() []string {
 }
 
 func allocatedFamily(name, help string, labels []string) Family {
-	return Family{Name: name, Help: help, Unit: "seconds", Type: driver.Counter, Origin: fromLedger, Labels: labels}
+	return Family{Name: name, Help: help, Unit: "seconds", Type: driver.Counter, Labels: labels}
 }
 
 // ownFamilies returns the families about the snapshots themselves.
 func ownFamilies() map[familyID]Family {
 	return map[familyID]Family{
 		famUnresolved: {
-			Name: "dra_exporter_unresolved_devices", Origin: "join", Labels: []string{"driver", "reason"},
+			Name: "dra_exporter_unresolved_devices", Labels: []string{"driver", "reason"},
 			Help: "Devices without telemetry, by reason: " + strings.Join(gapNames(), ", ") + ".",
 		},
 		famSnapshotTime: {
-			Name: "dra_exporter_snapshot_timestamp_seconds", Unit: "seconds", Origin: "sampler",
+			Name: "dra_exporter_snapshot_timestamp_seconds", Unit: "seconds",
 			Help: "Unix time of the snapshot from which this answer was made.",
 		},
 		famSeries: {
-			Name: "dra_exporter_series", Origin: "ledger",
+			Name: "dra_exporter_series",
 			Help: "Number of series exported, without dra_exporter_*.",
 		},
 		famSeriesDropped: {
-			Name: "dra_exporter_series_dropped", Origin: "ledger",
+			Name: "dra_exporter_series_dropped",
 			Help: "Number of series that are omitted because of --max-series.",
 		},
 	}

@@ -44,7 +44,7 @@ when the exporter, or the holder, starts, and does not show resets of a driver. 
 within a major version.
 
 A *divided* value is the holder's part of [the device's](ATTRIBUTION.md). Metrics of claims, pods and the unattributed
-part measure what the metric of devices of that name does.
+part measure what the metric of devices of that name does. What has no origin is the exporter's own.
 `
 
 // referenceSection is a section of the reference. Most of its families have its labels first.
@@ -68,7 +68,8 @@ func referenceSections() []referenceSection {
 	}
 }
 
-// sectionOf returns the longest prefix in the list of sections that a metric's name has.
+// sectionOf returns the longest prefix of a section that a metric's name has. In the list, a longer
+// prefix comes after a shorter one.
 func sectionOf(name string) string {
 	for _, s := range slices.Backward(referenceSections()) {
 		if strings.HasPrefix(name, s.prefix) {

@@ -30,6 +30,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -121,9 +122,7 @@ func (c *cluster) node(name string, answer http.HandlerFunc) (address string) {
 func (c *cluster) endpoint(node, service, address, target string) {
 	c.Helper()
 	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		c.Fatal(err)
-	}
+	must.Do(c, err)
 	c.api.Put(kubetest.Endpoints, fmt.Appendf(nil, `{"metadata":{"namespace":"dra","name":"%s-%s",
 		"labels":{"kubernetes.io/service-name":%q}},"addressType":"IPv4","ports":[{"name":"metrics","port":%s}],
 		"endpoints":[{"addresses":[%q],"nodeName":%q,"targetRef":%s}]}`, service, node, service, port, host, node, target))
@@ -149,9 +148,7 @@ type answered struct {
 func (c *cluster) get(user, path string, headers ...string) (answered, string) {
 	c.Helper()
 	r, err := http.NewRequestWithContext(c.Context(), http.MethodGet, c.url+path, http.NoBody)
-	if err != nil {
-		c.Fatal(err)
-	}
+	must.Do(c, err)
 	if user != "" {
 		r.Header.Set("Authorization", "Bearer "+user)
 	}
@@ -160,14 +157,10 @@ func (c *cluster) get(user, path string, headers ...string) (answered, string) {
 	}
 	transport := &http.Transport{DisableKeepAlives: true}
 	answer, err := transport.RoundTrip(r)
-	if err != nil {
-		c.Fatalf("%s: %v", path, err)
-	}
+	must.That(c, err == nil, "%s: %v", path, err)
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		c.Fatalf("%s: %v", path, err)
-	}
+	must.That(c, err == nil, "%s: %v", path, err)
 	return answered{answer.StatusCode, answer.Status, answer.Header}, string(body)
 }
 
@@ -175,16 +168,12 @@ func (c *cluster) get(user, path string, headers ...string) (answered, string) {
 func (c *cluster) raw(request string) string {
 	c.Helper()
 	connection, err := (&net.Dialer{}).DialContext(c.Context(), "tcp", strings.TrimPrefix(c.url, "http://"))
-	if err != nil {
-		c.Fatal(err)
-	}
+	must.Do(c, err)
 	defer connection.Close()
 	_ = connection.SetDeadline(time.Now().Add(10 * time.Second))
 	_, _ = io.WriteString(connection, strings.ReplaceAll(request, "\n", "\r\n"))
 	answer, err := io.ReadAll(bufio.NewReader(connection))
-	if err != nil && len(answer) == 0 {
-		c.Fatalf("%q: %v", request, err)
-	}
+	must.That(c, err == nil || len(answer) != 0, "%q: %v", request, err)
 	return string(answer)
 }
 
@@ -226,21 +215,17 @@ func TestReachesExportersAlone(t *testing.T) {
 		request := strings.ReplaceAll("GET "+path+" HTTP/1.1\nHost: NONE\nX-Forwarded-Host: NONE\n"+
 			"X-Original-URL: http://NONE/\nForwarded: host=NONE\n"+last, "NONE", none)
 		answer := c.raw(request)
-		if strings.Contains(answer, "SECRET") || strings.HasPrefix(answer, "HTTP/1.1 200") {
-			t.Errorf("%s: %s", path, answer)
-		}
+		expect.That(t, !strings.Contains(answer, "SECRET") && !strings.HasPrefix(answer, "HTTP/1.1 200"),
+			"%s: %s", path, answer)
 		for _, r := range c.requests() {
-			if r.Host == none || !strings.HasPrefix(path, "/node/n1/") {
-				t.Errorf("%s asked %s of %s", path, r.RequestURI, r.Host)
-			}
+			expect.That(t, r.Host != none && strings.HasPrefix(path, "/node/n1/"),
+				"%s asked %s of %s", path, r.RequestURI, r.Host)
 		}
 	}
 	for _, method := range []string{"CONNECT", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "PROPFIND"} {
 		for _, at := range []string{"/node/n1/metrics", none, "http://" + none + "/"} {
 			answer := c.raw(method + " " + at + " HTTP/1.1\nHost: " + none + "\n" + last)
-			if !strings.HasPrefix(answer, "HTTP/1.1 40") {
-				t.Errorf("%s %s: %s", method, at, answer)
-			}
+			expect.That(t, strings.HasPrefix(answer, "HTTP/1.1 40"), "%s %s: %s", method, at, answer)
 		}
 	}
 	if asked := c.requests(); len(asked) > 0 {
@@ -252,13 +237,9 @@ func TestReachesExportersAlone(t *testing.T) {
 	} {
 		answer := c.raw("GET " + path + " HTTP/1.1\nHost: " + none + "\nX-Forwarded-Host: " + none +
 			"\nX-Forwarded-Prefix: //" + none + "\nForwarded: host=" + none + "\n" + last)
-		if !strings.HasPrefix(answer, want) || strings.Contains(answer, none) {
-			t.Errorf("%s: %s", path, answer)
-		}
+		expect.That(t, strings.HasPrefix(answer, want) && !strings.Contains(answer, none), "%s: %s", path, answer)
 		for _, r := range c.requests() {
-			if r.Host != node {
-				t.Errorf("%s asked %s of %s", path, r.RequestURI, r.Host)
-			}
+			expect.Is(t, r.Host, node, "%s asked %s of", path, r.RequestURI)
 		}
 	}
 	for _, path := range []string{
@@ -266,9 +247,8 @@ func TestReachesExportersAlone(t *testing.T) {
 	} {
 		answer, _ := c.get("root", "/node/n1"+path)
 		asked := c.requests()
-		if answer.StatusCode != http.StatusOK || len(asked) != 1 || asked[0].Host != node {
-			t.Errorf("%s: %s, %d requests", path, answer.Status, len(asked))
-		}
+		expect.That(t, answer.StatusCode == http.StatusOK && len(asked) == 1 && asked[0].Host == node,
+			"%s: %s, %d requests", path, answer.Status, len(asked))
 	}
 }
 
@@ -280,24 +260,17 @@ func TestOwnHeadersAlone(t *testing.T) {
 		"X-Forwarded-User: root\nX-Forwarded-For: 1.2.3.4\nUpgrade: websocket\nConnection: upgrade\nTe: trailers\n" +
 		"Accept: text/html\nIf-None-Match: \"x\"\nImpersonate-User: admin\nUser-Agent: me\nContent-Length: 3\n\nabc" +
 		"GET / HTTP/1.1\nHost: a\nConnection: close\n\n")
-	if !strings.HasPrefix(answer, "HTTP/1.1 200") {
-		t.Fatal(answer)
-	}
+	must.That(t, strings.HasPrefix(answer, "HTTP/1.1 200"), "%v", answer)
 	asked := c.requests()
-	if len(asked) != 1 {
-		t.Fatalf("%d requests", len(asked))
-	}
+	must.That(t, len(asked) == 1, "%d requests", len(asked))
 	for name, values := range asked[0].Header {
 		want := map[string]string{
 			"Authorization": "Bearer own", "Accept": "text/html", "If-None-Match": `"x"`, "Accept-Encoding": "gzip",
 		}[name]
-		if values[0] != want {
-			t.Errorf("%s: %q was sent", name, values)
-		}
+		expect.That(t, values[0] == want, "%s: %q was sent", name, values)
 	}
-	if asked[0].ContentLength != 0 || asked[0].RequestURI != "/page/rows?device=x" {
-		t.Errorf("%s with %d bytes", asked[0].RequestURI, asked[0].ContentLength)
-	}
+	expect.That(t, asked[0].ContentLength == 0 && asked[0].RequestURI == "/page/rows?device=x",
+		"%s with %d bytes", asked[0].RequestURI, asked[0].ContentLength)
 }
 
 // An exporter that an attacker controls can't make the browser execute anything, set a header, or
@@ -366,9 +339,7 @@ func TestAnswersOfNodes(t *testing.T) {
 				t.Errorf("policy %q", csp)
 			}
 			for header, values := range got.Header {
-				if slices.Contains(values, "evil") {
-					t.Errorf("%s: %q is set", header, values)
-				}
+				expect.That(t, !slices.Contains(values, "evil"), "%s: %q is set", header, values)
 			}
 			if kind := got.Header.Get("Content-Type"); name == "page" && kind != "text/html; charset=utf-8" {
 				t.Errorf("type %q", kind)
@@ -376,9 +347,7 @@ func TestAnswersOfNodes(t *testing.T) {
 		})
 	}
 	for _, r := range c.requests() {
-		if r.Host == none {
-			t.Errorf("%s was asked", none)
-		}
+		expect.That(t, r.Host != none, "%s was asked", none)
 	}
 }
 
@@ -407,9 +376,8 @@ func TestPagesOfNodes(t *testing.T) {
 		own := httptest.NewRecorder()
 		exporter.ServeHTTP(own, httptest.NewRequest(http.MethodGet, "http://127.0.0.1"+path, http.NoBody))
 		_, body := c.get("root", "/node/n1"+path)
-		if diff := cmp.Diff(own.Body.String(), body); diff != "" || !strings.Contains(body, has) {
-			t.Errorf("%s (-the exporter's +the gateway's):\n%s", path, diff)
-		}
+		diff := cmp.Diff(own.Body.String(), body)
+		expect.That(t, diff == "" && strings.Contains(body, has), "%s (-the exporter's +the gateway's):\n%s", path, diff)
 	}
 }
 
@@ -502,9 +470,7 @@ func summaries(t *testing.T, node string) http.HandlerFunc {
 			"hit":["team-b/train-team-b"]}]}`,
 	}
 	for path, answer := range answers {
-		if !json.Valid([]byte(answer)) {
-			t.Fatalf("%s: %s", path, answer)
-		}
+		must.That(t, json.Valid([]byte(answer)), "%s: %s", path, answer)
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -553,21 +519,15 @@ func TestRights(t *testing.T) {
 		}},
 	} {
 		got, body := c.get(test.user, test.path)
-		if got.StatusCode != test.want {
-			t.Errorf("%s of %q: %s, want %d", test.path, test.user, got.Status, test.want)
-		}
+		expect.That(t, got.StatusCode == test.want, "%s of %q: %s, want %d", test.path, test.user, got.Status, test.want)
 		for _, want := range test.has {
-			if !strings.Contains(body, want) {
-				t.Errorf("%s of %s has no %q:\n%s", test.path, test.user, want, body)
-			}
+			expect.That(t, strings.Contains(body, want), "%s of %s has no %q:\n%s", test.path, test.user, want, body)
 		}
 		if test.user == "root" {
 			continue
 		}
 		for _, secret := range []string{"train-team-b", "pod-team-b", "link_down", "SECRETMODEL", "free", "nvml"} {
-			if strings.Contains(body, secret) {
-				t.Errorf("%s of %q has %q:\n%s", test.path, test.user, secret, body)
-			}
+			expect.That(t, !strings.Contains(body, secret), "%s of %q has %q:\n%s", test.path, test.user, secret, body)
 		}
 	}
 	program, body := c.get("alice", claim, "Accept", "application/json")
@@ -576,9 +536,8 @@ func TestRights(t *testing.T) {
 		Incidents []*recorder.Incident
 	}
 	err := json.Unmarshal([]byte(body), &page)
-	if err != nil || len(page.Report.Devices) != 1 || len(page.Incidents) != 1 {
-		t.Errorf("%s %s: %v", program.Status, body, err)
-	}
+	expect.That(t, err == nil && len(page.Report.Devices) == 1 && len(page.Incidents) == 1,
+		"%s %s: %v", program.Status, body, err)
 }
 
 // Entity tags depend on what a user may see: a page with more has another tag than a page with
@@ -592,9 +551,8 @@ func TestTagsByPermission(t *testing.T) {
 		t.Errorf("the same page: %s %s", got.Status, body)
 	}
 	got, _ := c.get("alice", "/", "If-None-Match", tag)
-	if got.StatusCode != http.StatusOK || got.Header.Get("Etag") == tag {
-		t.Errorf("the tag of another's page: %s", got.Status)
-	}
+	expect.That(t, got.StatusCode == http.StatusOK && got.Header.Get("Etag") != tag,
+		"the tag of another's page: %s", got.Status)
 	if got, _ := c.get("", "/", "If-None-Match", tag); got.StatusCode != http.StatusUnauthorized {
 		t.Errorf("nobody, with a tag: %s", got.Status)
 	}
@@ -624,17 +582,11 @@ func TestUnreachable(t *testing.T) {
 		"has not answered yet", "train-team-a", "4 of 6 nodes give no answer", "1 of 6 nodes have not answered yet",
 		`<span class="dim">unknown</span>`,
 	} {
-		if !strings.Contains(body, want) {
-			t.Errorf("the page has no %q:\n%s", want, body)
-		}
+		expect.That(t, strings.Contains(body, want), "the page has no %q:\n%s", want, body)
 	}
-	if strings.Contains(body, listener.Addr().String()) {
-		t.Error("an address is on the page")
-	}
+	expect.That(t, !strings.Contains(body, listener.Addr().String()), "an address is on the page")
 	first, second := strings.Index(body, `data-node="n1"`), strings.Index(body, `data-node="down"`)
-	if first < 0 || second < first {
-		t.Error("the node with incidents is not the first")
-	}
+	expect.That(t, first >= 0 && second >= first, "the node with incidents is not the first")
 }
 
 // TestOrder checks that nodes are in the order in which they need a look, whatever their names and
@@ -663,9 +615,7 @@ func TestOrder(t *testing.T) {
 	for _, row := range newClusterPage(given, &view{all: true}, nil).Nodes {
 		got = append(got, row.Name)
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("the order is %v, want %v", got, want)
-	}
+	expect.That(t, slices.Equal(got, want), "the order is %v, want %v", got, want)
 }
 
 // While the API server does not answer, unknown users are refused.
@@ -681,9 +631,7 @@ func TestWithoutAPI(t *testing.T) {
 	if got, _ := c.get("", "/healthz"); got.StatusCode != http.StatusOK {
 		t.Errorf("the probe: %s", got.Status)
 	}
-	if len(c.requests()) > 0 {
-		t.Error("an exporter was asked")
-	}
+	expect.That(t, len(c.requests()) == 0, "an exporter was asked")
 }
 
 // A list of exporters is used until there is a newer one.

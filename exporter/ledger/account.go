@@ -335,9 +335,14 @@ func (a *account) amounts() book.Amounts {
 	return out
 }
 
-// counted returns the counters among the witnessed values.
-func (a *account) counted() []book.Value {
-	return slices.DeleteFunc(slices.Clone(a.witnessed), func(v book.Value) bool { return !a.isCounter(v.Quantity) })
+// appendTotals appends what the account was charged of each counter.
+func (a *account) appendTotals(out []book.Value) []book.Value {
+	for i := range a.totals {
+		if t := &a.totals[i]; t.series != nil {
+			out = append(out, book.Value{Series: t.series, Value: t.value})
+		}
+	}
+	return out
 }
 
 // life is the life of a claim's account. The flags report which of its durations the driver's

@@ -179,27 +179,27 @@ func (a *account) take(of *account) {
 
 // show makes the series of what the accounts have from this tick on. If a counter could not be read
 // since an account was opened, its total is absent, not 0.
-func (b *accountBook) show(tick uint64, now time.Time) {
+func (b *accountBook) show(now time.Time) {
 	for a := range b.all() {
 		for i := range a.totals {
 			t := &a.totals[i]
-			if t.series == nil && (t.value > 0 || a.ended.IsZero() && t.counter.present == tick) {
+			if t.series == nil && (t.value > 0 || a.ended.IsZero() && t.counter.seen.Equal(now)) {
 				t.series = newSeries(t.counter.key)
 				t.series.Born, t.series.Shown = a.born, now
 				a.changed()
 			}
 		}
 		if a.ended.IsZero() {
-			a.showPresent(tick)
+			a.showPresent(now)
 		}
 	}
 }
 
 // showPresent makes the series of the parts of the device's gauges. It records whether the activity
 // of the device is known.
-func (a *account) showPresent(tick uint64) {
+func (a *account) showPresent(now time.Time) {
 	for _, m := range a.device.meters {
-		if m.gauge < 0 || m.present != tick {
+		if m.gauge < 0 || !m.seen.Equal(now) {
 			continue
 		}
 		for len(a.gauges) <= m.gauge {
@@ -244,12 +244,12 @@ func (l *lineage) before(n int) *book.Amounts {
 	sum := l.released
 	for _, e := range l.accounts[:n] {
 		own := e.amounts()
-		for i := range e.totals {
-			if t := &e.totals[i]; t.series != nil {
-				own.Values = append(own.Values, book.Value{Series: t.series, Value: t.value})
+		own.Values = e.appendTotals(nil)
+		for _, v := range e.witnessed {
+			if e.isCounter(v.Quantity) {
+				own.Values = append(own.Values, v)
 			}
 		}
-		own.Values = append(own.Values, e.counted()...)
 		sum = plus(&own, sum, e)
 	}
 	return sum

@@ -89,3 +89,10 @@ func endAccounts(t, replaced segments, from time.Time) {
 		end(&replaced[i], from)
 	}
 }
+
+// endWithout ends an account of a hold that took no time, and so has no segment.
+func (a *account) endWithout(t segments, at time.Time) {
+	if a.ended.IsZero() && !a.youth.aggregated && t.Last().PartOf(a) == nil {
+		a.end(at)
+	}
+}

@@ -32,7 +32,6 @@ type deviceBook struct {
 	parent   *deviceBook // the device that this one is a part of; nil: none known
 	parts    []*deviceBook
 	activity divide.Activity // of a partition
-	weighed  []partition     // of a parent: the last result of weigh
 
 	periodsSaved bool // the record of its periods need not be made again
 	resumed      bool // restored from an earlier process: the holders are not known yet

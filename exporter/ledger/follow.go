@@ -143,6 +143,8 @@ func (b *books) renew(d *deviceBook, all []hold, from time.Time, before time.Dur
 		}
 		if !h.To.IsZero() && h.by.claim != nil {
 			h.by.claim.noteEnd(h.share)
+			h.by.claim.endWithout(d.timeline, h.To)
+			h.by.pod.endWithout(d.timeline, h.To)
 		}
 	}
 }
@@ -194,14 +196,11 @@ func (d *deviceBook) use(since, now time.Time) {
 // knownUntil returns the time up to which the holders of the device and of its partitions are
 // known. horizon is that time for all devices that are not waiting.
 func (d *deviceBook) knownUntil(horizon time.Time, waiting map[driver.ID]time.Time) time.Time {
-	if since, waits := waiting[d.id]; waits {
-		horizon = driver.Earlier(horizon, since)
-	}
-	for _, p := range d.parts {
-		if since, waits := waiting[p.id]; waits {
+	d.eachBook(func(b *deviceBook) {
+		if since, waits := waiting[b.id]; waits {
 			horizon = driver.Earlier(horizon, since)
 		}
-	}
+	})
 	return horizon
 }
 

@@ -100,6 +100,16 @@ func TestHoldsThatAreKnownLate(t *testing.T) {
 			map[string]float64{"a": 0},
 			0,
 		},
+		"a hold of no time between two ticks": {
+			[]view{
+				{},
+				{},
+				{held: some(held("b", 1.25, -1)), ended: some(held("a", 1.5, 1.5))},
+				{held: some(held("b", 1.25, -1)), ended: some(held("a", 1.5, 1.5))},
+			},
+			map[string]float64{"b": 17.5},
+			0,
+		},
 		"two pods of one name": {
 			[]view{
 				{},

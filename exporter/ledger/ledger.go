@@ -18,7 +18,6 @@ import (
 // It is not safe for concurrent use.
 type Ledger struct {
 	config  Config
-	tick    uint64
 	devices deviceBooks
 	present []*deviceBook // of this tick, in the order of the join
 	books
@@ -49,8 +48,8 @@ func New(config Config) *Ledger {
 	return l
 }
 
-// Advance adds the result of a tick and returns the new snapshot. now must not be before that of
-// the previous call. Each step needs the results of the earlier ones:
+// Advance adds the result of a tick and returns the new snapshot. now must be after that of the
+// previous call. Each step needs the results of the earlier ones:
 //
 //  1. The timeline of each device is updated by the holds. The readings of this tick are queued in
 //     its meters. A new counter is opened for the present holders of the device.
@@ -68,7 +67,7 @@ func (l *Ledger) Advance(r join.Result, now time.Time) *book.Snapshot {
 	ended := byDevice(r.Ended)
 	for _, d := range l.present {
 		l.follow(d, d.joined.Shares, ended[d.id], r.View.At, now)
-		d.observe(l.tick, now)
+		d.observe(now)
 	}
 	l.devices.link(l.present)
 	for _, d := range l.present {
@@ -76,7 +75,7 @@ func (l *Ledger) Advance(r join.Result, now time.Time) *book.Snapshot {
 	}
 	l.settleAbsent(&r.View, ended, now)
 	for _, d := range l.present {
-		d.dividePresent(l.tick, now, &l.config)
+		d.dividePresent(now, &l.config)
 	}
 	l.claims.distributions.settle(now)
 	l.lives.observe(&l.claims, l.started, now)
@@ -89,7 +88,6 @@ func (l *Ledger) Advance(r join.Result, now time.Time) *book.Snapshot {
 
 // begin begins a tick.
 func (l *Ledger) begin(r *join.Result, now time.Time) {
-	l.tick++
 	l.corrections = 0
 	if l.started.IsZero() {
 		l.started = now
@@ -131,8 +129,8 @@ func (l *Ledger) settleAbsent(view *podresources.View, ended map[driver.ID][]joi
 // release makes pods mature, shows what is new, and drops records whose retention is over.
 func (l *Ledger) release(now time.Time) {
 	l.pods.aggregate(now)
-	l.claims.show(l.tick, now)
-	l.pods.show(l.tick, now)
+	l.claims.show(now)
+	l.pods.show(now)
 	l.claims.release(now, l.config.Retention, l.closing.closeDropped)
 	l.pods.release(now, l.config.Retention, func(*account) {})
 	l.claims.keepNames(now, l.config.Retention)
@@ -148,9 +146,9 @@ func (l *Ledger) snapshot(r *join.Result, now time.Time) *book.Snapshot {
 		s.Rejected = append(s.Rejected, d.rejected...)
 		d.rejected = d.rejected[:0]
 	}
-	s.Devices, s.Failures = rowsOf(l.present, l.tick)
+	s.Devices, s.Failures = rowsOf(l.present, now)
 	l.devices.markDown(s.Devices)
-	claims, pods := l.claims.rows(l.tick, now, l.config.Retention), l.pods.rows(l.tick, now, l.config.Retention)
+	claims, pods := l.claims.rows(now, l.config.Retention), l.pods.rows(now, l.config.Retention)
 	s.Plugins, s.Claims = claims.plugins, claims.newest
 	s.EarlierClaims, s.Young, s.Pods, s.EarlierPods = claims.earlier, pods.young, pods.newest, pods.earlier
 	s.ClaimInfos, s.PodInfos = l.infos.of(&l.books, r.Topology, now, &l.config)

@@ -24,8 +24,7 @@ type meter struct {
 	// replaced reports that the next reading is the first one of other hardware.
 	replaced bool
 	now      join.Reading // the newest reading, distributed or not
-	present  uint64       // the tick at which it was read
-	seen     time.Time    // time of that tick
+	seen     time.Time    // the tick at which it was read
 	series   *book.Series
 
 	spec     *driver.Spec
@@ -128,12 +127,12 @@ func (m *meter) beginAt(at time.Time, origin join.Origin) {
 func (m *meter) coded() bool { return m.counts && m.spec.Failure && m.key.labels[1] != "" }
 
 // newestBefore returns the time of the newest reading of the present hardware before a tick.
-func (m *meter) newestBefore(tick uint64) (at time.Time, known bool) {
+func (m *meter) newestBefore(tick time.Time) (at time.Time, known bool) {
 	n := len(m.queue)
-	if m.replaced || m.present == tick && n > 0 && m.queue[n-1].first {
+	if m.replaced || m.seen.Equal(tick) && n > 0 && m.queue[n-1].first {
 		return at, false
 	}
-	if m.present == tick { // the newest one is from this tick
+	if m.seen.Equal(tick) { // the newest one is from this tick
 		n--
 	}
 	if n > 0 {
@@ -179,8 +178,7 @@ type counter struct {
 	index   int // index among the device's attributed counters; -1: it is none of them
 	total   float64
 	settled time.Time   // everything before has been distributed
-	present uint64      // the tick at which it was last filled
-	seen    time.Time   // time of that tick
+	seen    time.Time   // the tick at which it was last filled
 	filler  join.Origin // of the meter that fills it
 	sums    bool        // it is filled with the integral of its gauge
 	series  *book.Series

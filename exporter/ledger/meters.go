@@ -103,7 +103,7 @@ func (d *deviceSeries) codes() (n int) {
 // readBefore returns when the source of r last read the device without this error code, if r is its
 // first error. It is zero if that is unknown: if the source may begin to read the counter at any
 // time, or if there were more codes than are remembered.
-func (d *deviceSeries) readBefore(r *join.Reading, tick uint64) (at time.Time) {
+func (d *deviceSeries) readBefore(r *join.Reading, tick time.Time) (at time.Time) {
 	if !slices.Contains(d.catalogue.Spec(r.Quantity).AppearLabels, r.Labels[0]) || d.codes() >= maxCodes {
 		return at
 	}

@@ -77,23 +77,22 @@ func (d *deviceBook) each(from, to time.Time, f func(s *segment, from, to time.T
 
 // weigh returns the device's held partitions with their holders at a moment, and each one's part
 // of what the device did, divided by their activity in a span of time. idle is that of
-// [join.DivideParent]. The result is valid until the next call.
+// [join.DivideParent].
 func (d *deviceBook) weigh(from, to, held time.Time, idle float64) []partition {
-	d.weighed = d.weighed[:0]
-	parts := make([]join.Part, 0, len(d.parts))
+	out, parts := make([]partition, 0, len(d.parts)), make([]join.Part, 0, len(d.parts))
 	for _, p := range d.parts {
 		holders := &p.timeline[p.timeline.At(held)]
 		w := join.Part{
 			Share: p.joined.Entry.ParentShare, Activity: p.activeIn(from, to, d.clock), Held: len(holders.Claims) > 0,
 		}
-		d.weighed = append(d.weighed, partition{book: p, holders: holders})
+		out = append(out, partition{book: p, holders: holders})
 		parts = append(parts, w)
 	}
 	join.DivideParent(parts, idle)
 	for i := range parts {
-		d.weighed[i].Part = parts[i]
+		out[i].Part = parts[i]
 	}
-	return slices.DeleteFunc(d.weighed, func(p partition) bool { return !p.Held || p.Share <= 0 })
+	return slices.DeleteFunc(out, func(p partition) bool { return !p.Held || p.Share <= 0 })
 }
 
 // chargeParts divides an amount among the holders of the device's partitions. The device counted it
@@ -169,7 +168,7 @@ func lower(a, b float64) float64 {
 
 // dividePresent divides the present values of the device among its partitions, and records its idle
 // power.
-func (d *deviceBook) dividePresent(tick uint64, now time.Time, config *Config) {
+func (d *deviceBook) dividePresent(now time.Time, config *Config) {
 	for _, p := range d.parts {
 		p.activity = p.activity.Since(d.unsettled(now))
 	}
@@ -178,16 +177,16 @@ func (d *deviceBook) dividePresent(tick uint64, now time.Time, config *Config) {
 			continue
 		}
 		m.kept, m.lost = 1, 0
-		if len(d.parts) == 0 || m.present != tick {
+		if len(d.parts) == 0 || !m.seen.Equal(now) {
 			continue
 		}
 		if d.wasIdle(m.now.At, m.now.At, config) {
 			m.idle = lower(m.idle, m.now.Value)
 		}
-		d.divideGauge(m, tick, now)
+		d.divideGauge(m, now)
 	}
 	for _, c := range d.counters {
-		if len(d.parts) == 0 || !c.spec.Divided || c.divided || c.present != tick {
+		if len(d.parts) == 0 || !c.spec.Divided || c.divided || !c.seen.Equal(now) {
 			continue
 		}
 		for _, p := range d.weigh(now, now, now, 0) {
@@ -195,14 +194,14 @@ func (d *deviceBook) dividePresent(tick uint64, now time.Time, config *Config) {
 				continue
 			}
 			own := p.book.dividedCounter(c.key, now)
-			own.present, own.seen = tick, now
+			own.seen = now
 			own.series = own.series.DividedFrom(c.series.Origin, p.Activity)
 		}
 	}
 }
 
 // divideGauge divides the present value of a gauge among the holders of the partitions.
-func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
+func (d *deviceBook) divideGauge(m *meter, now time.Time) {
 	for _, p := range d.weigh(now, now, now, idlePart(m.idle, m.now.Value)) {
 		m.kept = max(0, m.kept-p.Fraction)
 		if p.book.measuresItself() {
@@ -215,7 +214,7 @@ func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
 			own = p.book.meter(m.key)
 			own.divided = true
 		}
-		own.present, own.seen = tick, now
+		own.seen = now
 		own.now.Value = m.now.Value * p.Fraction
 		if m.peaks && !m.now.At.Before(p.holders.From) {
 			m.keepPeak(p.holders, own.now.Value)

@@ -10,10 +10,16 @@ import (
 )
 
 // rowsOf returns the rows of devices, and the errors counted at this tick.
-func rowsOf(devices []*deviceBook, tick uint64) (rows []book.Device, failures []book.Failure) {
-	rows, room := make([]book.Device, 0, len(devices)), roomFor(devices)
+func rowsOf(devices []*deviceBook, now time.Time) (rows []book.Device, failures []book.Failure) {
+	values, ages := 0, 0
 	for _, d := range devices {
-		rows = append(rows, d.row(tick, &room))
+		ages += d.numValues()
+		values += d.numValues() + d.numUnattributed()
+	}
+	room := deviceRoom{make([]book.Value, 0, values), make([]time.Duration, 0, ages)}
+	rows = make([]book.Device, 0, len(devices))
+	for _, d := range devices {
+		rows = append(rows, d.row(now, &room))
 		failures = append(failures, d.failures...)
 	}
 	return rows, failures
@@ -23,15 +29,6 @@ func rowsOf(devices []*deviceBook, tick uint64) (rows []book.Device, failures []
 type deviceRoom struct {
 	values []book.Value
 	ages   []time.Duration
-}
-
-func roomFor(devices []*deviceBook) deviceRoom {
-	values, ages := 0, 0
-	for _, d := range devices {
-		ages += d.numValues()
-		values += d.numValues() + d.numUnattributed()
-	}
-	return deviceRoom{make([]book.Value, 0, values), make([]time.Duration, 0, ages)}
 }
 
 // numValues and numUnattributed return the largest possible number of the device's values in a
@@ -47,7 +44,7 @@ func take[T any](all *[]T, n int) []T {
 	return (*all)[used : used : used+n]
 }
 
-func (d *deviceBook) row(tick uint64, room *deviceRoom) book.Device {
+func (d *deviceBook) row(now time.Time, room *deviceRoom) book.Device {
 	s := book.Device{Device: d.joined, Key: &d.id, Allocated: d.allocated, Born: d.born, LastError: d.lastError}
 	s.Used = -1
 	if d.watched {
@@ -64,7 +61,7 @@ func (d *deviceBook) row(tick uint64, room *deviceRoom) book.Device {
 	last := d.timeline.Last()
 	for _, m := range d.meters {
 		switch {
-		case m.present != tick:
+		case !m.seen.Equal(now):
 		case m.divided:
 			s.Divided = append(s.Divided, m.series)
 		case !m.counts && (readable || m.key.quantity == driver.Health): // health is known without telemetry
@@ -79,11 +76,11 @@ func (d *deviceBook) row(tick uint64, room *deviceRoom) book.Device {
 	for _, c := range d.counters {
 		v := book.Value{Series: c.series, Value: c.total}
 		switch {
-		case c.present == tick && c.divided:
+		case c.seen.Equal(now) && c.divided:
 			s.Divided = append(s.Divided, c.series)
 		case !readable && s.Up == book.Down && c.spec.Failure: // of a failed device, these are the most interesting
 			s.Values = append(s.Values, v)
-		case readable && c.present == tick:
+		case readable && c.seen.Equal(now):
 			s.Values = append(s.Values, v)
 			if !c.settled.IsZero() {
 				ages[len(s.Values)-1] = d.clock.Sub(c.settled)
@@ -124,7 +121,7 @@ type rows struct{ newest, plugins, earlier, young []book.Holder }
 
 // rows returns the rows of all exported accounts. Current holders have their parts of the device's
 // gauges.
-func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) rows {
+func (b *accountBook) rows(now time.Time, retention time.Duration) rows {
 	accounts := b.sorted()
 	out := rows{newest: make([]book.Holder, 0, len(accounts))}
 	n := 0
@@ -134,7 +131,7 @@ func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) 
 		}
 	}
 	w := rowWriter{
-		slab: make([]book.Value, 0, n), distributions: make([]book.Distribution, 0, b.distributions.number()), tick: tick,
+		slab: make([]book.Value, 0, n), distributions: make([]book.Distribution, 0, b.distributions.number()), now: now,
 	}
 	for _, l := range accounts {
 		shown, to := false, &out.newest
@@ -163,13 +160,13 @@ type rowWriter struct {
 	slab          []book.Value
 	distributions []book.Distribution
 	claim         *claimDistributions // of the previous row
-	tick          uint64
+	now           time.Time
 }
 
 // row returns the charges of an account alone.
 func (w *rowWriter) row(a *account) book.Holder {
 	start := len(w.slab)
-	w.slab = a.appendValues(w.slab, w.tick)
+	w.slab = append(a.appendTotals(a.appendGauges(w.slab, w.now)), a.witnessed...)
 	h := book.Holder{
 		HolderKey: &a.key, UID: a.uid, Amounts: a.amounts(), Ended: a.ended, Unclaimed: a.unclaimed, LastError: a.lastError,
 	}
@@ -190,7 +187,7 @@ func (w *rowWriter) complete(h *book.Holder, l *lineage, i int) {
 		h.Named = plus(&h.Amounts, before, a)
 		for _, e := range slices.Backward(l.accounts[:i]) { // a pod that was replaced may still run
 			if e.ended.IsZero() && !e.youth.young {
-				e.addGauges(h.Named, w.tick)
+				e.addGauges(h.Named, w.now)
 			}
 		}
 	}
@@ -200,24 +197,14 @@ func (w *rowWriter) complete(h *book.Holder, l *lineage, i int) {
 	}
 }
 
-func (a *account) appendValues(out []book.Value, tick uint64) []book.Value {
-	out = a.appendGauges(out, tick)
-	for i := range a.totals {
-		if t := &a.totals[i]; t.series != nil {
-			out = append(out, book.Value{Series: t.series, Value: t.value})
-		}
-	}
-	return append(out, a.witnessed...)
-}
-
 // appendGauges appends the account's parts of the device's gauges.
-func (a *account) appendGauges(out []book.Value, tick uint64) []book.Value {
+func (a *account) appendGauges(out []book.Value, now time.Time) []book.Value {
 	if !a.ended.IsZero() {
 		return out
 	}
 	part := a.use()
 	for _, m := range a.device.meters {
-		if m.present == tick && m.gauge >= 0 {
+		if m.seen.Equal(now) && m.gauge >= 0 {
 			out = append(out, book.Value{Series: a.gauges[m.gauge], Value: m.now.Value * m.kept * part[m.spec.Basis]})
 		}
 	}
@@ -226,8 +213,8 @@ func (a *account) appendGauges(out []book.Value, tick uint64) []book.Value {
 
 // addGauges adds the account's gauges to those of a newer account of the name that also holds the
 // device.
-func (a *account) addGauges(m *book.Amounts, tick uint64) {
-	for _, v := range a.appendGauges(nil, tick) {
+func (a *account) addGauges(m *book.Amounts, now time.Time) {
+	for _, v := range a.appendGauges(nil, now) {
 		if i := m.Find(v.Series); i >= 0 {
 			m.Values[i].Value += v.Value
 		} else {

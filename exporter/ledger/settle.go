@@ -12,7 +12,7 @@ import (
 )
 
 // observe queues the readings and events of a tick, and records what fills each counter.
-func (d *deviceBook) observe(tick uint64, now time.Time) {
+func (d *deviceBook) observe(now time.Time) {
 	d.identify(&d.joined.Entry.Hardware, now)
 	d.measured = false
 	for _, r := range d.joined.Readings {
@@ -22,7 +22,7 @@ func (d *deviceBook) observe(tick uint64, now time.Time) {
 		key := seriesKey{r.Quantity, r.Labels}
 		m := d.findMeter(key)
 		if m == nil {
-			before := d.readBefore(&r, tick)
+			before := d.readBefore(&r, now)
 			if m = d.meter(key); !before.IsZero() {
 				m.beginAt(before, r.Origin)
 			}
@@ -31,7 +31,7 @@ func (d *deviceBook) observe(tick uint64, now time.Time) {
 			d.reject(r.Origin, reason, &r.Reading)
 			continue
 		}
-		m.present, m.seen, m.now, m.divided = tick, now, r, false
+		m.seen, m.now, m.divided = now, r, false
 		if reason := m.observe(r, now); reason != "" {
 			d.reject(r.Origin, reason, &r.Reading)
 		}
@@ -40,11 +40,11 @@ func (d *deviceBook) observe(tick uint64, now time.Time) {
 		}
 	}
 	for _, m := range d.meters {
-		if m.present != tick {
+		if !m.seen.Equal(now) {
 			continue
 		}
 		if c := d.filledBy(m, now); c != nil {
-			c.present, c.seen = tick, now
+			c.seen = now
 			c.fill(m)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -47,9 +48,7 @@ func TestMemoryParts(t *testing.T) {
 			t.Errorf("README.md has no row %q", row)
 		}
 	}
-	if sum != maxResident {
-		t.Errorf("the parts are %.1f MiB together, want %d", float64(sum)/(1<<20), maxResident>>20)
-	}
+	expect.That(t, sum == maxResident, "the parts are %.1f MiB together, want %d", float64(sum)/(1<<20), maxResident>>20)
 }
 
 // With less memory than the budget, all parts but the program itself are reduced by the same

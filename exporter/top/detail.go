@@ -42,21 +42,18 @@ func (a *answer) describe(of Subject, recording *recorder.Chart) []string {
 }
 
 // recording gets the recording of a subject.
-func (a *answer) recording(ctx context.Context, of Subject) (chart *recorder.Chart, err error) {
+func (a *answer) recording(ctx context.Context, of Subject) (*recorder.Chart, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	switch {
-	case of.View == ViewIncidents && a.node.Incidents != nil:
-		found, err := a.node.Incidents(ctx, newMemory().Open(maxNode), of.Name)
+	memory := newMemory().Open(maxNode)
+	if of.View == ViewIncidents {
+		found, err := a.node.incidents(ctx, memory, of.Name)
 		if err != nil || len(found.Incidents) == 0 {
-			return chart, err
+			return nil, err
 		}
 		return found.Incidents[0].Chart, nil
-	case of.View != ViewIncidents && a.node.History != nil:
-		kind := map[View]string{ViewDevices: "device", ViewClaims: "claim", ViewPods: "pod"}[of.View]
-		found, err := a.node.History(ctx, newMemory().Open(maxNode), url.Values{kind: {of.Name}})
-		return found.Chart, err
-	default:
-		return chart, nil
 	}
+	kind := map[View]string{ViewDevices: "device", ViewClaims: "claim", ViewPods: "pod"}[of.View]
+	found, err := a.node.history(ctx, memory, url.Values{kind: {of.Name}})
+	return found.Chart, err
 }

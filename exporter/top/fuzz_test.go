@@ -34,9 +34,9 @@ func FuzzSnapshot(f *testing.F) {
 		}, s)
 	}
 	f.Fuzz(func(t *testing.T, data []byte, filter string, wide bool) {
-		report, err := newNode("an exporter", func(context.Context, string, url.Values) (io.ReadCloser, error) {
+		report, err := Node{"an exporter", func(context.Context, string, url.Values) (io.ReadCloser, error) {
 			return io.NopCloser(bytes.NewReader(data)), nil
-		}).Fetch(t.Context(), newMemory().Open(maxNode))
+		}}.report(t.Context(), newMemory().Open(maxNode))
 		if err != nil {
 			return
 		}

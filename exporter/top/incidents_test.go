@@ -9,7 +9,6 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -19,9 +18,7 @@ func TestSortIncidents(t *testing.T) {
 	i := &recorder.Incident{ID: "1"}
 	rows := []Incident{{Node: "node-10", Incident: i}, {Node: "node-2", Incident: i}}
 	sortIncidents(rows)
-	if rows[0].Node != "node-2" {
-		t.Errorf("%s comes first", rows[0].Node)
-	}
+	expect.That(t, rows[0].Node == "node-2", "%s comes first", rows[0].Node)
 }
 
 // The incidents of all nodes are a table of a line each, those that are open first, and JSON.
@@ -29,13 +26,9 @@ func TestIncidents(t *testing.T) {
 	now := report("").Time
 	ended := now.Add(-time.Minute)
 	node := func(name string, i *recorder.Incident) Node {
-		return Node{
-			Name:  name,
-			Fetch: func(context.Context, *decode.Account) (present.Report, error) { return report(name), nil },
-			Incidents: func(context.Context, *decode.Account, string) (present.IncidentsReport, error) {
-				return present.IncidentsReport{Node: name, Incidents: []*recorder.Incident{i}}, nil
-			},
-		}
+		return answering(name, map[string]any{
+			snapshotPath: report(name), incidentsPath: present.IncidentsReport{Node: name, Incidents: []*recorder.Incident{i}},
+		})
 	}
 	c := Config{
 		Find: func(context.Context) ([]Node, error) {
@@ -74,8 +67,7 @@ func TestIncidents(t *testing.T) {
 	}
 	must.Do(t, Print(t.Context(), c, &out))
 	err := json.Unmarshal([]byte(out.String()), &all)
-	if got := all.Incidents; err != nil || len(got) != 1 || got[0].Node != "node-2" ||
-		got[0].Count != 29 {
-		t.Errorf("as JSON they are %s: %v", out.String(), err)
-	}
+	got := all.Incidents
+	expect.That(t, err == nil && len(got) == 1 && got[0].Node == "node-2" && got[0].Count == 29,
+		"as JSON they are %s: %v", out.String(), err)
 }

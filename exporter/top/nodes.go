@@ -29,13 +29,12 @@ import (
 
 // Node is an exporter to ask.
 type Node struct {
-	Name  string // address, or name of its pod: unique
-	Fetch func(context.Context, *decode.Account) (present.Report, error)
-	// Incidents returns its incidents, or one with its recording; nil: not needed.
-	Incidents func(ctx context.Context, memory *decode.Account, id string) (present.IncidentsReport, error)
-	// History returns the recording of the last minutes; nil: not needed.
-	History func(ctx context.Context, memory *decode.Account, of url.Values) (present.HistoryReport, error)
+	Name string // address, or name of its pod: unique
+	get  getter
 }
+
+// getter opens a document.
+type getter = func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error)
 
 // The paths of an exporter's snapshot and incidents.
 const (
@@ -142,58 +141,47 @@ func fromURL(client *http.Client, base *url.URL, name string) Node {
 		}
 		return response.Body, nil
 	}
-	return newNode(name, get)
+	return Node{name, get}
 }
 
-// getter opens a document.
-type getter = func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error)
+// report gets the snapshot of the exporter.
+func (n Node) report(ctx context.Context, memory *decode.Account) (present.Report, error) {
+	return fetch(ctx, n, snapshotPath, nil, func(r io.Reader) (present.Report, error) {
+		return decode.Report(r, memory, decode.Filter{})
+	})
+}
 
-// newNode returns an exporter whose documents get gets.
-func newNode(name string, get getter) Node {
-	return Node{
-		Name: name,
-		Fetch: func(ctx context.Context, memory *decode.Account) (out present.Report, err error) {
-			err = fetch(ctx, get, snapshotPath, nil, name, func(r io.Reader) (err error) {
-				out, err = decode.Report(r, memory, decode.Filter{})
-				return err
-			})
-			return out, err
-		},
-		Incidents: func(ctx context.Context, memory *decode.Account, id string) (out present.IncidentsReport, err error) {
-			query := url.Values{}
-			if id != "" {
-				query.Set("id", id)
-			}
-			err = fetch(ctx, get, incidentsPath, query, name, func(r io.Reader) (err error) {
-				out, err = decode.Incidents(r, memory, decode.Filter{})
-				return err
-			})
-			return out, err
-		},
-		History: func(ctx context.Context, memory *decode.Account, of url.Values) (out present.HistoryReport, err error) {
-			err = fetch(ctx, get, historyPath, of, name, func(r io.Reader) (err error) {
-				out, err = decode.History(r, memory)
-				return err
-			})
-			return out, err
-		},
+// incidents gets the incidents of the exporter, or one with its recording.
+func (n Node) incidents(ctx context.Context, memory *decode.Account, id string) (present.IncidentsReport, error) {
+	query := url.Values{}
+	if id != "" {
+		query.Set("id", id)
 	}
+	return fetch(ctx, n, incidentsPath, query, func(r io.Reader) (present.IncidentsReport, error) {
+		return decode.Incidents(r, memory, decode.Filter{})
+	})
+}
+
+// history gets the recording of the last minutes of a device, claim or pod.
+func (n Node) history(ctx context.Context, memory *decode.Account, of url.Values) (present.HistoryReport, error) {
+	return fetch(ctx, n, historyPath, of, func(r io.Reader) (present.HistoryReport, error) {
+		return decode.History(r, memory)
+	})
 }
 
 // fetch gets a document.
-func fetch(
-	ctx context.Context, get getter, at string, query url.Values, from string, read func(io.Reader) error,
-) error {
-	what := path.Base(at)
-	body, err := get(ctx, at, query)
+func fetch[T any](
+	ctx context.Context, from Node, at string, query url.Values, read func(io.Reader) (T, error),
+) (out T, err error) {
+	body, err := from.get(ctx, at, query)
 	if err != nil {
-		return fmt.Errorf("get %s from %s: %w", what, from, err)
+		return out, fmt.Errorf("get %s from %s: %w", path.Base(at), from.Name, err)
 	}
 	defer body.Close()
-	if err := read(body); err != nil {
-		return fmt.Errorf("decode %s from %s: %w", what, from, err)
+	if out, err = read(body); err != nil {
+		return out, fmt.Errorf("decode %s from %s: %w", path.Base(at), from.Name, err)
 	}
-	return nil
+	return out, nil
 }
 
 // API sends requests to the API server.
@@ -247,7 +235,7 @@ func getObject(ctx context.Context, api API, at string, query url.Values, into a
 // fromPod returns the exporter in a pod.
 func fromPod(api API, pod *corev1.Pod) Node {
 	name, port := pod.Namespace+"/"+pod.Name, portOf(pod)
-	return newNode(name, func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
+	return Node{name, func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 		switch {
 		case pod.Status.Phase != corev1.PodRunning:
 			return nil, fmt.Errorf("pod is %s on node %s",
@@ -261,7 +249,7 @@ func fromPod(api API, pod *corev1.Pod) Node {
 			return nil, errCredentials
 		}
 		return body, err
-	})
+	}}
 }
 
 var errCredentials = errors.New("it asks for credentials, which the API server does not pass on: ask the gateway, or " +

@@ -85,18 +85,16 @@ func (f *fleet) poll(ctx context.Context, find func(context.Context) ([]Node, er
 
 // renew asks a node.
 func (a *answer) renew(ctx context.Context, n Node, memory *decode.Account) {
-	report, err := n.Fetch(ctx, memory)
+	report, err := n.report(ctx, memory)
 	if a.err = err; err != nil {
 		memory.Close()
 		return
 	}
 	a.memory.Close()
 	a.report, a.at, a.memory = &report, time.Now(), memory
-	if n.Incidents != nil {
-		var happened present.IncidentsReport
-		if happened, a.without = n.Incidents(ctx, memory, ""); a.without == nil {
-			a.incidents = happened.Incidents
-		}
+	var happened present.IncidentsReport
+	if happened, a.without = n.incidents(ctx, memory, ""); a.without == nil {
+		a.incidents = happened.Incidents
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -51,30 +49,22 @@ func job(t *testing.T, name string) Node {
 		ID: "7", Kind: recorder.XID, Text: "gpu-0: XID 31", Count: 2, Device: r.Devices[0].ID, Onset: active, Last: active,
 		Holders: []recorder.Holder{{Namespace: "team", Pod: "rank-0", Claim: "train", Hit: true}},
 	}
-	return Node{
-		Name:  name,
-		Fetch: func(context.Context, *decode.Account) (present.Report, error) { return r, nil },
-		Incidents: func(context.Context, *decode.Account, string) (present.IncidentsReport, error) {
-			return present.IncidentsReport{Node: name, Incidents: []*recorder.Incident{happened}}, nil
-		},
-		History: func(_ context.Context, _ *decode.Account, of url.Values) (out present.HistoryReport, err error) {
-			chart := &recorder.Chart{}
-			var watts []float64
-			for at := r.Time.Add(-10 * time.Minute); !at.After(r.Time); at = at.Add(time.Second) {
-				chart.Times = append(chart.Times, at)
-				watts = append(watts, float64(len(watts)))
-			}
-			for _, d := range r.Devices[:2] {
-				if of.Get("device") == "" || of.Get("device") == d.String() {
-					chart.Series = append(chart.Series, recorder.ChartSeries{
-						Of: recorder.OfDevice, ID: d.ID, Quantity: "power", Unit: "watts", Values: recorder.NewValues(watts),
-					})
-				}
-			}
-			out.Chart = chart
-			return out, nil
-		},
+	chart := &recorder.Chart{}
+	var watts []float64
+	for at := r.Time.Add(-10 * time.Minute); !at.After(r.Time); at = at.Add(time.Second) {
+		chart.Times = append(chart.Times, at)
+		watts = append(watts, float64(len(watts)))
 	}
+	for _, d := range r.Devices[:2] {
+		chart.Series = append(chart.Series, recorder.ChartSeries{
+			Of: recorder.OfDevice, ID: d.ID, Quantity: "power", Unit: "watts", Values: recorder.NewValues(watts),
+		})
+	}
+	return answering(name, map[string]any{
+		snapshotPath:  r,
+		incidentsPath: present.IncidentsReport{Node: name, Incidents: []*recorder.Incident{happened}},
+		historyPath:   present.HistoryReport{History: recorder.History{Chart: chart}},
+	})
 }
 
 // The views are of devices, claims, pods, namespaces and incidents. What needs a look is first.
@@ -95,13 +85,11 @@ func TestViews(t *testing.T) {
 		c := Config{Find: find, Format: FormatTable, Clean: same, View: tt.view, Order: ByState}
 		must.Do(t, Print(t.Context(), c, &out))
 		lines := strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
-		if len(lines) != tt.lines+3 || !strings.Contains(lines[0], "2 incidents open") {
-			t.Fatalf("%s: %s", tt.view, out.String())
-		}
+		must.That(t, len(lines) == tt.lines+3 && strings.Contains(lines[0], "2 incidents open"),
+			"%s: %s", tt.view, out.String())
 		for _, text := range tt.first {
-			if !strings.Contains(lines[3], text) {
-				t.Errorf("%s: the first line is without %q:\n%s", tt.view, text, out.String())
-			}
+			expect.That(t, strings.Contains(lines[3], text),
+				"%s: the first line is without %q:\n%s", tt.view, text, out.String())
 		}
 	}
 }
@@ -191,9 +179,7 @@ func TestDescribe(t *testing.T) {
 			"on node-1, as of ", "state of the device  quiet: held, and not used for some seconds", "90 s ago",
 			"gpu-0: XID 31 (7)  open   ", "power  600 W  (0 W to 600 W)",
 		} {
-			if !strings.Contains(out.String(), want) {
-				t.Errorf("%s: no %q in\n%s", name, want, out.String())
-			}
+			expect.That(t, strings.Contains(out.String(), want), "%s: no %q in\n%s", name, want, out.String())
 		}
 	}
 	err := Describe(t.Context(), c, []Subject{{View: ViewClaims, Name: "team/no"}}, &strings.Builder{})

@@ -24,7 +24,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
-	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -35,6 +34,17 @@ func same(s string) string { return s }
 
 func report(node string, devices ...present.DeviceReport) present.Report {
 	return present.Report{Time: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), Node: node, Devices: devices}
+}
+
+// answering returns an exporter with documents, by path.
+func answering(name string, documents map[string]any) Node {
+	return Node{name, func(_ context.Context, path string, _ url.Values) (io.ReadCloser, error) {
+		if documents[path] == nil {
+			return nil, errors.New("not found")
+		}
+		text, err := json.Marshal(documents[path])
+		return io.NopCloser(bytes.NewReader(text)), err
+	}}
 }
 
 func device(name string, state book.State, values ...present.ValueReport) present.DeviceReport {
@@ -139,12 +149,10 @@ func TestColumns(t *testing.T) {
 func TestStale(t *testing.T) {
 	fail := false
 	find := func(context.Context) ([]Node, error) {
-		return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (present.Report, error) {
-			if fail {
-				return present.Report{}, errors.New("connection refused")
-			}
-			return report("node-1", device("gpu-0", book.StateFree)), nil
-		}}}, nil
+		if fail {
+			return []Node{answering("a", nil)}, nil
+		}
+		return []Node{answering("a", map[string]any{snapshotPath: report("node-1", device("gpu-0", book.StateFree))})}, nil
 	}
 	var f fleet
 	f.poll(t.Context(), find)
@@ -152,7 +160,7 @@ func TestStale(t *testing.T) {
 	fail = true
 	f.poll(t.Context(), find)
 	said := f.troubles(f.answers["a"].at.Add(3*time.Second), ViewDevices)
-	if want := []string{"node-1 is stale for 3.0 s: connection refused"}; !cmp.Equal(said, want) {
+	if want := []string{"node-1 is stale for 3.0 s: get snapshot from a: not found"}; !cmp.Equal(said, want) {
 		t.Errorf("troubles %q, want %q", said, want)
 	}
 	expect.That(t, len(f.everything().Devices) == 1, "the last rows are gone")
@@ -172,7 +180,7 @@ func TestFromURL(t *testing.T) {
 		server.URL, server.URL + "/", strings.TrimPrefix(server.URL, "http://"), server.URL + "/base",
 	} {
 		n := must.Get(FromURL(server.Client(), address))(t)
-		if r, err := n.Fetch(t.Context(), newMemory().Open(maxNode)); err != nil || r.Node != "node-1" {
+		if r, err := n.report(t.Context(), newMemory().Open(maxNode)); err != nil || r.Node != "node-1" {
 			t.Errorf("%s: %+v, %v", address, r, err)
 		}
 	}
@@ -233,15 +241,17 @@ func TestFromName(t *testing.T) {
 // An exporter that is listed twice is asked once.
 func TestListedTwice(t *testing.T) {
 	asked := make(chan struct{}, 2)
-	n := Node{Name: "a", Fetch: func(context.Context, *decode.Account) (present.Report, error) {
-		asked <- struct{}{}
-		return report("node-1"), nil
+	of := answering("a", map[string]any{snapshotPath: report("node-1")})
+	n := Node{"a", func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
+		if path == snapshotPath {
+			asked <- struct{}{}
+		}
+		return of.get(ctx, path, query)
 	}}
 	var f fleet
 	f.poll(t.Context(), func(context.Context) ([]Node, error) { return []Node{n, n}, nil })
-	if len(asked) != 1 || f.err(ViewDevices) != nil {
-		t.Errorf("asked %d times, error %v", len(asked), f.err(ViewDevices))
-	}
+	expect.That(t, len(asked) == 1 && f.err(ViewDevices) == nil,
+		"asked %d times, error %v", len(asked), f.err(ViewDevices))
 }
 
 // pods is an API server that lists pods and passes requests to them.
@@ -266,15 +276,13 @@ func TestFromKube(t *testing.T) {
 	nodes, err := FromKube(t.Context(), api)
 	must.That(t, err == nil && len(nodes) == 2 && nodes[0].Name == "gpu/x-1", "%v, %v", nodes, err)
 	const pending = "get snapshot from gpu/x-2: pod is pending on node node-2"
-	if _, err := nodes[1].Fetch(t.Context(), newMemory().Open(maxNode)); err == nil || err.Error() != pending {
+	if _, err := nodes[1].report(t.Context(), newMemory().Open(maxNode)); err == nil || err.Error() != pending {
 		t.Errorf("error of a pod that does not run: %v", err)
 	}
-	if r, err := nodes[0].Fetch(t.Context(), newMemory().Open(maxNode)); err != nil || r.Node != "node-1" {
+	if r, err := nodes[0].report(t.Context(), newMemory().Open(maxNode)); err != nil || r.Node != "node-1" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if want := "/api/v1/namespaces/gpu/pods/x-1:10985/proxy/api/v1/snapshot"; api.asked[1] != want {
-		t.Errorf("asked %s, want %s", api.asked[1], want)
-	}
+	expect.Is(t, api.asked[1], "/api/v1/namespaces/gpu/pods/x-1:10985/proxy/api/v1/snapshot", "asked")
 }
 
 // The screen shows the rows, takes keys, and ends with q.
@@ -284,9 +292,9 @@ func TestShow(t *testing.T) {
 	screen.SetSize(100, 10)
 	v := newScreen(Config{
 		Find: func(context.Context) ([]Node, error) {
-			return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (present.Report, error) {
-				return report("node-1", device("gpu-0", book.StateFree), device("gpu-1", book.StateUnhealthy)), nil
-			}}}, nil
+			return []Node{answering("a", map[string]any{
+				snapshotPath: report("node-1", device("gpu-0", book.StateFree), device("gpu-1", book.StateUnhealthy)),
+			})}, nil
 		},
 		Interval: time.Hour, Order: ByState, Clean: same,
 	}, screen)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
-	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -24,7 +23,7 @@ func TestTraffic(t *testing.T) {
 	r.Devices[1].Traffic, r.Claims, r.Pods = &rate, []present.HolderReport{part}, []present.HolderReport{part}
 	c := Config{Format: FormatTable, Clean: same, Order: ByTraffic}
 	c.Find = func(context.Context) ([]Node, error) {
-		return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (present.Report, error) { return r, nil }}}, nil
+		return []Node{answering("a", map[string]any{snapshotPath: r})}, nil
 	}
 	lines := func() []string {
 		var out strings.Builder
@@ -51,10 +50,10 @@ func TestKeys(t *testing.T) {
 	terminal.SetSize(120, 20)
 	v := newScreen(Config{
 		Find: func(context.Context) ([]Node, error) {
-			return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (present.Report, error) {
-				return report("node-1", device("gpu-0", book.StateUnhealthy, value("power", 70)),
-					device("gpu-1", book.StateActive, value("power", 600), value("utilization", 0.9))), nil
-			}}}, nil
+			return []Node{answering("a", map[string]any{
+				snapshotPath: report("node-1", device("gpu-0", book.StateUnhealthy, value("power", 70)),
+					device("gpu-1", book.StateActive, value("power", 600), value("utilization", 0.9))),
+			})}, nil
 		},
 		Interval: time.Hour, Order: ByState, Clean: same,
 	}, terminal)

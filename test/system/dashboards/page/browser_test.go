@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -115,8 +114,7 @@ func (b *tab) listen(event any) {
 	defer b.mu.Unlock()
 	switch e := event.(type) {
 	case *log.EventEntryAdded:
-		isProblem := e.Entry.Level == log.EntryLevelError || e.Entry.Level == log.EntryLevelWarning
-		if isProblem && !isSandboxed(e.Entry.Text, e.Entry.URL) {
+		if e.Entry.Level == log.EntryLevelError || e.Entry.Level == log.EntryLevelWarning {
 			b.errors = append(b.errors, e.Entry.Text+" "+e.Entry.URL)
 		}
 	case *runtime.EventExceptionThrown:
@@ -131,18 +129,6 @@ func (b *tab) listen(event any) {
 	case *network.EventLoadingFinished:
 		b.bytes[b.paths[e.RequestID]] = append(b.bytes[b.paths[e.RequestID]], int64(e.EncodedDataLength))
 	}
-}
-
-// isSandboxed reports whether an entry of the console is the browser's warning about the sandbox of
-// a node's page at the gateway. The warning is about frames: a script can remove the sandbox of the
-// frame it is in, if the page around it has the same origin. A node's page is never in a frame
-// (frame-ancestors 'none'), and its scripts are the gateway's own. They ask for rows with the
-// user's cookies, which takes allow-same-origin.
-func isSandboxed(text, address string) bool {
-	const warning = "An iframe which has both allow-scripts and allow-same-origin for its sandbox attribute can escape " +
-		"its sandboxing."
-	at, err := url.Parse(address)
-	return err == nil && text == warning && strings.HasPrefix(at.Path, "/node/")
 }
 
 func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
