@@ -87,9 +87,8 @@ func TestCodes(t *testing.T) {
 		for _, scale := range test.scales {
 			for name, code := range drivertest.HostileCodes() {
 				expect.Is(t, spec.Check(code*scale), driver.ReasonNoValue, "%v: %s × %v", test.quantity, name, scale)
-				if got := spec.Check(code * 0.999 * scale); got == driver.ReasonNoValue {
-					t.Errorf("%v: %s × 0.999 × %v is %q", test.quantity, name, scale, got)
-				}
+				got := spec.Check(code * 0.999 * scale)
+				expect.That(t, got != driver.ReasonNoValue, "%v: %s × 0.999 × %v is %q", test.quantity, name, scale, got)
 			}
 		}
 	}
@@ -102,9 +101,8 @@ func TestMalformed(t *testing.T) {
 	parsed := func(text string) (float64, bool) { return driver.NumberOf(strconv.ParseUint(text, 10, 64)) }
 	for text, want := range map[string]driver.Reason{"7": "", "-7": driver.ReasonMalformed, "x": driver.ReasonMalformed} {
 		watts, ok := parsed(text)
-		if got := spec.Check(watts * 1e-6); !ok || got != want {
-			t.Errorf("%s: %v, %q; want %q", text, ok, got, want)
-		}
+		got := spec.Check(watts * 1e-6)
+		expect.That(t, ok && got == want, "%s: %v, %q; want %q", text, ok, got, want)
 	}
 	if _, ok := driver.NumberOf(uint64(7), fs.ErrNotExist); ok {
 		t.Error("a file that does not exist has a number")

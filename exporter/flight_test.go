@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // The line of a receipt has the claim's UID where it is known, and no attribute for it elsewhere.
@@ -32,8 +33,6 @@ func TestReceiptLine(t *testing.T) {
 		})
 		line := "level=INFO msg=receipt id=r1 namespace=team claim=train" + want +
 			" from=2026-11-24T12:00:00.000Z to=2026-11-24T12:01:00.000Z devices=2 partial=false energy=30 energy_bound=1.5\n"
-		if log.String() != line {
-			t.Errorf("UID %q: the line is\n%swant\n%s", uid, log.String(), line)
-		}
+		expect.That(t, log.String() == line, "UID %q: the line is\n%swant\n%s", uid, log.String(), line)
 	}
 }

@@ -90,9 +90,7 @@ func TestAdminOwnsNothing(t *testing.T) {
 						}
 					} else {
 						listed++
-						if share.Weight != 0 {
-							t.Fatalf("an admin claim has the weight %v", share.Weight)
-						}
+						must.That(t, share.Weight == 0, "an admin claim has the weight %v", share.Weight)
 					}
 					weight += share.Weight
 					before[d.ID.String()+share.Claim.Name+share.ShareID] = share.Pods
@@ -112,9 +110,7 @@ func TestAdminOwnsNothing(t *testing.T) {
 				if slices.ContainsFunc(s.Claims, func(c book.Holder) bool { return c.Name == h.Name }) {
 					kind = "resourceclaim_name="
 				}
-				if !everOwner[kind+h.Name+h.Device.String()] {
-					t.Fatalf("%s%s never owned %v and has a row", kind, h.Name, h.Device)
-				}
+				must.That(t, everOwner[kind+h.Name+h.Device.String()], "%s%s never owned %v and has a row", kind, h.Name, h.Device)
 			}
 		})
 	})
@@ -144,9 +140,7 @@ func TestAbsentStaysAbsent(t *testing.T) {
 					if q == driver.Energy && (read[driver.Power] && !read[q] || zero) {
 						continue // an integral stands in, or not; a count that was never above 0 is none
 					}
-					if got != want {
-						t.Fatalf("%v: %v is there: %v, was read: %v", d.ID, q, got, want)
-					}
+					must.That(t, got == want, "%v: %v is there: %v, was read: %v", d.ID, q, got, want)
 				}
 				if up := x.Matching("dra_device_up", "device="+d.ID.Device); len(up) > 0 && !zero &&
 					x.One(t, "dra_device_up", "device="+d.ID.Device) == 1 != (len(read) > 0) {
@@ -172,9 +166,8 @@ func TestAbsentStaysAbsent(t *testing.T) {
 							key = fmt.Sprint(h.Device, of)
 						}
 						readSince[key] = readSince[key] || readNow
-						if of.Spec().Type == driver.Gauge && !readNow && !keeps || !readSince[key] && v.Value == 0 {
-							t.Fatalf("%s has %v = %v of %v, which was not read", h.Name, v.Quantity, v.Value, h.Device)
-						}
+						must.That(t, (of.Spec().Type != driver.Gauge || readNow || keeps) && (readSince[key] || v.Value != 0),
+							"%s has %v = %v of %v, which was not read", h.Name, v.Quantity, v.Value, h.Device)
 					}
 				}
 			}

@@ -178,9 +178,8 @@ func TestHungKubeletKeepsHolders(t *testing.T) {
 			latest := s.Latest()
 			age := time.Since(latest.Time)
 			expect.That(t, age <= 1300*time.Millisecond, "the snapshot is %v old", age)
-			if latest.Devices[0].Attribution != join.AttributionExclusive {
-				t.Errorf("the holder is lost: %+v", latest.Devices[0].Shares)
-			}
+			expect.That(t, latest.Devices[0].Attribution == join.AttributionExclusive,
+				"the holder is lost: %+v", latest.Devices[0].Shares)
 		})
 	})
 }
@@ -215,9 +214,8 @@ func TestLastTick(t *testing.T) {
 				time.Sleep(1700 * time.Millisecond)
 				asked = time.Now()
 			})
-		if !s.Latest().Time.Equal(asked) {
-			t.Errorf("the last snapshot is of %v, want of the end, %v", s.Latest().Time, asked)
-		}
+		expect.That(t, s.Latest().Time.Equal(asked),
+			"the last snapshot is of %v, want of the end, %v", s.Latest().Time, asked)
 	})
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -115,12 +116,10 @@ func TestScrapeOfLargeNode(t *testing.T) {
 		if 4*is.samples > 5*was.samples || 4*(is.plain-texts) > 5*was.plain || 4*is.compressed > 5*was.compressed {
 			t.Errorf("%v: %+v, want at most a quarter more than %+v", format, is, was)
 		}
-		if 4*is.samples > 5*off.samples || 4*is.plain > 5*off.plain || 4*is.compressed > 5*off.compressed {
-			t.Errorf("%v: %+v with distributions, want at most a quarter more than %+v", format, is, off)
-		}
-		if format != expfmt.TypeProtoDelim && (is.samples != off.samples || is.plain != off.plain) {
-			t.Errorf("%v: %+v, but with --histograms=off %+v", format, is, off)
-		}
+		expect.That(t, 4*is.samples <= 5*off.samples && 4*is.plain <= 5*off.plain && 4*is.compressed <= 5*off.compressed,
+			"%v: %+v with distributions, want at most a quarter more than %+v", format, is, off)
+		expect.That(t, format == expfmt.TypeProtoDelim || is.samples == off.samples && is.plain == off.plain,
+			"%v: %+v, but with --histograms=off %+v", format, is, off)
 	}
 }
 

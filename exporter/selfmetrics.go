@@ -135,8 +135,8 @@ func (m *SelfMetrics) makeRecorderMetrics(r maker) {
 			"unhealthy, claim_ends_in_error, claim_stalled, source_down. Each repetition counts, also within one incident.",
 		"kind")
 	m.open = r.gauges("dra_exporter_incidents_open",
-		"Number of open incidents, by kind (see dra_exporter_incidents_total). Absent if none is open. An incident of an error ends when the error "+
-			"has not happened for ten minutes and the device is readable and healthy.", "kind")
+		"Number of open incidents, by kind (see dra_exporter_incidents_total). Absent if none is open. An incident of an "+
+			"error ends when the error has not happened for ten minutes and the device is readable and healthy.", "kind")
 	m.onset = r.gauges("dra_exporter_incident_onset_timestamp_seconds",
 		"Unix time at which the newest open incident of the kind began. Absent if none is open.", "kind")
 	m.events = r.counters("dra_exporter_incident_events_total",

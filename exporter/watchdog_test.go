@@ -77,14 +77,12 @@ func TestStandingTick(t *testing.T) {
 			check(59*time.Second-hungAfter-watchInterval-2*time.Millisecond, "", 1)
 			const want = "no snapshot for 1m0s: describing the inventory has not returned for 59s"
 			check(2*time.Millisecond, want, 1)
-			if !strings.Contains(log.String(), `part="describing the inventory"`) {
-				t.Errorf("the log does not name the part: %s", log.String())
-			}
+			expect.That(t, strings.Contains(log.String(), `part="describing the inventory"`),
+				"the log does not name the part: %s", log.String())
 			close(inventory.release)
 			check(2*time.Second, "", 2)
-			if !strings.Contains(log.String(), "the sampler continues") {
-				t.Errorf("the log does not say that it goes on: %s", log.String())
-			}
+			expect.That(t, strings.Contains(log.String(), "the sampler continues"),
+				"the log does not say that it goes on: %s", log.String())
 		})
 	})
 }

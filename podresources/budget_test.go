@@ -134,9 +134,7 @@ func TestLargeAnswers(t *testing.T) {
 				others := len(names) - kept
 				expect.That(t, kept == len(held) && others == tt.others,
 					"%d pods are kept that are not too much, and %d others, want %d", kept, others, tt.others)
-				if want := len(pods) - len(names); leftOut(answer) != want {
-					t.Errorf("%d are left out, want %d", leftOut(answer), want)
-				}
+				expect.Is(t, leftOut(answer), len(pods)-len(names), "are left out")
 			}
 		})
 	}

@@ -180,9 +180,8 @@ func TestCgroupsRemembersNoMoreThanItMay(t *testing.T) {
 	for i := range 2 * maxPodCgroups {
 		cgroups.remember(fmt.Sprint(i), podCgroup{path: tree.path("none")})
 	}
-	if got := len(cgroups.pods); got > maxPodCgroups {
-		t.Errorf("%d pods", got)
-	}
+	got := len(cgroups.pods)
+	expect.That(t, got <= maxPodCgroups, "%d pods", got)
 	expect.Is(t, cgroups.State(uidA), CgroupAlive, "a pod that is there was forgotten")
 }
 

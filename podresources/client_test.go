@@ -103,9 +103,8 @@ func TestClientCanceled(t *testing.T) {
 	_, c := dial(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := c.List(ctx); driver.ReasonOf(err) != "canceled" {
-		t.Errorf("reason of %v is %q", err, driver.ReasonOf(err))
-	}
+	_, err := c.List(ctx)
+	expect.That(t, driver.ReasonOf(err) == "canceled", "reason of %v is %q", err, driver.ReasonOf(err))
 	expect.That(t, driver.ReasonOf(nil) == "", "no error has a reason")
 }
 
@@ -207,9 +206,8 @@ func TestClientTellsConnectionsApart(t *testing.T) {
 	must.Get(list(t, c, waitLimit))(t)
 	first := c.Instance()
 	must.Get(list(t, c, waitLimit))(t)
-	if first == "" || c.Instance() != first {
-		t.Errorf("over one connection the kubelet is %q, then %q", first, c.Instance())
-	}
+	expect.That(t, first != "" && c.Instance() == first,
+		"over one connection the kubelet is %q, then %q", first, c.Instance())
 	must.Do(t, k.Restart(t.Context(), 0, 0))
 	for begin := time.Now(); time.Since(begin) < waitLimit; time.Sleep(10 * time.Millisecond) {
 		if _, err := list(t, c, waitLimit); err == nil {

@@ -225,9 +225,7 @@ func TestParseBounds(t *testing.T) {
 	expect.Is(t, len(allocations), kept, "allocations")
 	expect.Equal(t, "", driver.Rejections{driver.ReasonTooMany: 1100*32 - kept}, rejections)
 	for _, a := range allocations {
-		if a.Holders[0].Name >= fmt.Sprintf("pod-%04d", kept/32) {
-			t.Fatalf("%s was kept", a.Holders[0].Name)
-		}
+		must.That(t, a.Holders[0].Name < fmt.Sprintf("pod-%04d", kept/32), "%s was kept", a.Holders[0].Name)
 	}
 }
 

@@ -170,9 +170,7 @@ func recordedEvents(t *testing.T, folder string) map[string]PodFacts {
 		expect.That(t, ok, "no facts of %v", event.Pod.Name)
 		out[facts.UID] = facts
 	}
-	if lines.Err() != nil || kind != "INITIAL_SYNC_COMPLETE" {
-		t.Fatalf("the events end with %s, %v", kind, lines.Err())
-	}
+	must.That(t, lines.Err() == nil && kind == "INITIAL_SYNC_COMPLETE", "the events end with %s, %v", kind, lines.Err())
 	return out
 }
 

@@ -31,9 +31,8 @@ func TestShipped(t *testing.T) {
 // One file alone is written on request.
 func TestOnly(t *testing.T) {
 	dir := t.TempDir()
-	if status := run([]string{"-out=" + dir, "-only=rules.yaml"}, io.Discard); status != 0 {
-		t.Fatalf("status %d", status)
-	}
+	status := run([]string{"-out=" + dir, "-only=rules.yaml"}, io.Discard)
+	must.That(t, status == 0, "status %d", status)
 	if files := tree(t, dir); len(files) != 1 || len(files["rules.yaml"]) == 0 {
 		t.Errorf("%d files, and %d bytes of rules", len(files), len(files["rules.yaml"]))
 	}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -64,12 +65,8 @@ func TestUnits(t *testing.T) {
 			continue
 		}
 		want, err := GrafanaUnit(tt.unit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !answer.Unit.Fits(want) {
-			t.Errorf("%s is %v, want %s, %v", tt.expression, answer.Unit, tt.unit, want)
-		}
+		must.Do(t, err)
+		expect.That(t, answer.Unit.Fits(want), "%s is %v, want %s, %v", tt.expression, answer.Unit, tt.unit, want)
 		for _, other := range []string{"percentunit", "h", "watt", "kwatth", "binBps", "celsius", "dateTimeFromNow"} {
 			if wrong, _ := GrafanaUnit(other); other != tt.unit && answer.Unit.Fits(wrong) {
 				t.Errorf("%s, which is %s, fits %s", tt.expression, tt.unit, other)
@@ -108,9 +105,8 @@ func TestMistakes(t *testing.T) {
 	}
 	for _, tt := range tests {
 		_, err := c.Check(tt.expression)
-		if err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: got %v, want an error with %q", tt.expression, err, tt.want)
-		}
+		expect.That(t, err != nil && strings.Contains(err.Error(), tt.want),
+			"%s: got %v, want an error with %q", tt.expression, err, tt.want)
 	}
 }
 
@@ -129,9 +125,8 @@ func TestMerged(t *testing.T) {
 		`dra_device_up * on (cluster) group_left () sum by (cluster) (` + once("dra_device_power_watts") + `)`:  true,
 	} {
 		answer, err := c.Check(expression)
-		if err != nil || answer.Merged != want {
-			t.Errorf("%s: merged %v, want %v, error %v", expression, answer.Merged, want, err)
-		}
+		expect.That(t, err == nil && answer.Merged == want,
+			"%s: merged %v, want %v, error %v", expression, answer.Merged, want, err)
 	}
 }
 
@@ -139,9 +134,8 @@ func TestMerged(t *testing.T) {
 func TestOpenLabels(t *testing.T) {
 	c := catalog(t)
 	for _, expression := range []string{`dra_claim_info{label_team="a"}`, `max by (annotation_x) (dra_pod_info)`} {
-		if _, err := c.Check(expression); err != nil {
-			t.Error(err)
-		}
+		_, err := c.Check(expression)
+		expect.That(t, err == nil, "%v", err)
 	}
 }
 

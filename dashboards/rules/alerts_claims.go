@@ -139,8 +139,8 @@ func hitAlerts(o *Options) []alert {
 			description: "Open incidents of kind {{ $labels.kind }}, on {{ $value }} of the claim's devices on " + aNode +
 				", hit the claim.",
 			meaning: "Something happened to a device while the claim held it, and the " +
-				"[incident](../exporter/ONCALL.md#incidents) is still open. The job may have lost work, compute wrong results, or " +
-				"wait. XIDs are not included, since a program may cause one; nor are [stalled](#draclaimstalled) claims.",
+				"[incident](../exporter/ONCALL.md#incidents) is still open. The job may have lost work, compute wrong results, " +
+				"or wait. XIDs are not included, since a program may cause one; nor are [stalled](#draclaimstalled) claims.",
 			diagnosis: "The claim's page on the exporter shows its incidents first, with what was recorded. The alerts about " +
 				"the device say what to do with it.",
 			mitigation: "Move the job to another device if the incident repeats: delete the pod, with the device tainted or " +

@@ -27,7 +27,7 @@ func deviceAlerts(o *Options) []alert {
 			name: "DRATaintedDeviceHeld", severity: info, hold: o.For, keep: o.KeepFiring,
 			expr: `
 			max by (<device>, key, source) (dra_device_tainted{effect="NoExecute"}) == 1
-			and on (<device>) device:dra_allocations:max`,
+			and on (<device>) device:dra_held:max`,
 			summary: aDevice + " is tainted with NoExecute and still held.",
 			description: "Taint {{ $labels.key }}, set by a {{ $labels.source }}, evicts the pods that use the device, but a " +
 				"claim has held it for <for>." + heldBy,
@@ -133,7 +133,7 @@ func loadAlerts(o *Options) []alert {
 			name: "DRADeviceThrottled", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr: `
 			max by (<device>, reason) (rate(dra_device_throttled_seconds_total{reason!="idle"}[<error window>]) > <throttled>)
-			and on (<device>) device:dra_allocations:max`,
+			and on (<device>) device:dra_held:max`,
 			summary: aDevice + " is throttled ({{ $labels.reason }}).",
 			description: "It ran below its maximum clocks for {{ $value | humanizePercentage }} of the last <error window>, " +
 				"with the reason {{ $labels.reason }}." + heldBy,
@@ -167,7 +167,7 @@ func loadAlerts(o *Options) []alert {
 			name: "DRASharedDeviceMemoryFull", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr: `
 			max by (<device>) (
-			  (dra_device_memory_used_bytes and on (<device>) (device:dra_allocations:max > 1))
+			  (dra_device_memory_used_bytes and on (<device>) (device:dra_held:max > 1))
 			    / dra_device_memory_capacity_bytes > <full>
 			)`,
 			summary: aDevice + " is shared, and its memory is nearly full.",

@@ -43,7 +43,7 @@ func sums() []recording {
 	return []recording{
 		{name: "cluster:dra_claimed_devices:count", expr: `
 			count by (cluster, driver, vendor, model) (
-			  ` + offeredOnce("\n\t\t\t    max by (<device>) (device:dra_allocations:max)") + `
+			  ` + offeredOnce("\n\t\t\t    max by (<device>) (device:dra_held:max)") + `
 			)`},
 		{name: "cluster:dra_utilization:count", unit: query.Unit{Scale: 1}, expr: `
 			sum by (cluster, driver, at_most) (

@@ -58,17 +58,18 @@ func holdings() []recording {
 
 // idleDevices record which share of the idle window each device of each holder was used: of a
 // claim, or of a pod without one, whose series have the label pod and no resourceclaim_name. Those
-// that have ended are left out. increase() handles the counter resets when the exporter restarts.
+// that have ended, and those of CPUs, are left out. increase() handles the counter resets when the
+// exporter restarts.
 func idleDevices() []recording {
 	return []recording{
 		// Above the thresholds of the exporter.
 		{name: "claim_device:dra_used:ratio", expr: `
 			(
 			    max by (<claim device>) (increase(dra_claim_used_seconds_total[<idle window>]))
-			    and on (<claim device>) dra_claim_device_info{admin_access="false"}
+			    and on (<claim device>) dra_claim_device_info{admin_access="false", attribution!="cpus"}
 			  or
 			    max by (<pod device>) (increase(dra_pod_unclaimed_used_seconds_total[<idle window>]))
-			    and on (<pod device>) ` + unclaimed + `
+			    and on (<pod device>) ` + unclaimed + `{attribution!="cpus"}
 			) / (` + heldLong + ` > 0)`},
 		// A device without a link can do nothing: that is an error, and not idleness.
 		{name: "claim_device:dra_idle:bool", expr: `
@@ -130,7 +131,7 @@ func idleClaims() []recording {
 // held record who holds what now.
 func held() []recording {
 	return []recording{
-		{name: "device:dra_allocations:max", expr: `
+		{name: "device:dra_held:max", expr: `
 			max by (<device>) (dra_device_allocations) > 0`},
 		{name: unclaimed, expr: `
 			group by (<pod device>, attribution) (
@@ -247,10 +248,10 @@ func prices() []recording {
 func costs() []recording {
 	return []recording{
 		{name: "claim:dra_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
-			24 * sum by (<holder>) (
+			sum by (<holder>) (
 			  group by (<holder device>) (dra_claim_device_info{admin_access="false"} or ` + unclaimed + `)
-			    * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) device:dra_allocations:max)
-			)`},
+			    * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) device:dra_held:max)
+			) * 24`},
 		// Of the holders that are idle as a whole.
 		{name: "claim:dra_idle_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
 			claim:dra_cost:per_day and on (<holder>) (claim:dra_idle:bool == 1)`},
@@ -260,7 +261,7 @@ func costs() []recording {
 // sumsOfNodes are sums over the devices of each node.
 func sumsOfNodes() []recording {
 	const held = `
-			  max by (<device>) (dra_device_utilization_ratio) and on (<device>) device:dra_allocations:max`
+			  max by (<device>) (dra_device_utilization_ratio) and on (<device>) device:dra_held:max`
 	const named = `
 			    * on (<device>) group_left (cluster_device) device:dra_model:info`
 	return []recording{

@@ -10,7 +10,7 @@ func workloadsOfNodes() []recording {
 	const (
 		of = `
 			    * on (<pod>) group_left (<of workload>) pod:dra_workload:info`
-		ofWhole, named = onDevice + "device:dra_weight:ratio", onDevice + "device:dra_model:info"
+		ofWhole = onDevice + "device:dra_weight:ratio"
 		// 1 while the claim that holds the device is busy and does nothing, 0 while it is not known
 		// to: only claims that have the device for themselves can be known to be stalled.
 		whileStalled = `
@@ -38,7 +38,8 @@ func workloadsOfNodes() []recording {
 		// Device-time at the highest rate, and the time held on devices for which that is measured.
 		sum("flop_share_seconds", rate("dra_pod_tensor_seconds_total")+ofWhole+of),
 		sum("flop_measured_share_seconds", "("+held+" and on (<device>) device:dra_flop_utilization:ratio)"),
-		sum("energy_joules", rate("dra_pod_energy_joules_total")+named+of),
+		sum("energy_joules", rate("dra_pod_energy_joules_total")+`
+			    * on (<pod device>) group_left (<of workload>, cluster_device) (`+held+` >= bool 0)`),
 		// What happens to a device hits all of its holders in full: it is one incident of a
 		// workload, however many of its pods hold the device.
 		{name: "node_workload:dra_errors:rate", expr: `
@@ -76,7 +77,7 @@ func workloadsOfNodes() []recording {
 		{name: "node_workload:dra_devices:count", expr: `
 			count by (<workload>, node, cluster_device) (
 			  group by (<workload>, node, pool, device, cluster_device) (
-			    group by (<pod device>) (dra_pod_claim_info{attribution!=""})` + named + of + `
+			    ` + held + ` and on (<pod device>) dra_pod_claim_info{attribution!=""}
 			  )
 			)`},
 	}

@@ -27,9 +27,7 @@ func TestRemoveEach(t *testing.T) {
 	}
 	seen := map[string][]string{}
 	m.RemoveEach(2, func(path string) bool { return path != "b/z" }, func(path string, remove func()) {
-		if len(present()) != 3 {
-			t.Errorf("before %s is removed there are %v", path, present())
-		}
+		expect.That(t, len(present()) == 3, "before %s is removed there are %v", path, present())
 		remove()
 		seen[path] = present()
 	})

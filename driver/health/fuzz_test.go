@@ -41,9 +41,8 @@ func FuzzReport(f *testing.F) {
 		}
 		p := &plugin{driver: "d"}
 		p.take(&report, now, room, driver.Rejections{})
-		if len(p.devices) > room || len(p.devices) > len(report.GetDevices()) {
-			t.Errorf("%d devices of %d", len(p.devices), len(report.GetDevices()))
-		}
+		expect.That(t, len(p.devices) <= room && len(p.devices) <= len(report.GetDevices()),
+			"%d devices of %d", len(p.devices), len(report.GetDevices()))
 		for _, d := range p.devices {
 			plain := utf8.ValidString(d.message) && !strings.ContainsFunc(d.message, unicode.IsControl)
 			expect.That(t, plain && len(d.message) <= driver.MaxMessage && d.timeout > 0 && d.timeout <= maxTimeout,

@@ -239,9 +239,8 @@ func TestUnserved(t *testing.T) {
 			if asked := d.Asked.Load(); asked != 1 || d.Streams.Load() != 0 {
 				t.Errorf("asked %d times, %d streams, want one question", asked, d.Streams.Load())
 			}
-			if _, err := n.Sample(n.ctx); err != nil || len(n.state()) > 0 {
-				t.Errorf("state %q, error %v", n.state(), err)
-			}
+			_, err := n.Sample(n.ctx)
+			expect.That(t, err == nil && len(n.state()) == 0, "state %q, error %v", n.state(), err)
 			d.Stop()
 			again := &healthtest.Driver{Name: "a"}
 			again.Set(healthtest.Device("x", good, ""))
@@ -321,9 +320,7 @@ func TestFlood(t *testing.T) {
 	flood.Set(healthtest.Device("x", good, ""))
 	flood.Start(t, n.root)
 	n.eventually("messages are held back", func() bool { return n.Rejected()[driver.ReasonRateLimited] > 0 })
-	if !slices.Contains(n.state(), "flood/x healthy") {
-		t.Errorf("state %q", n.state())
-	}
+	expect.That(t, slices.Contains(n.state(), "flood/x healthy"), "state %q", n.state())
 }
 
 // Sockets beyond the bound are counted, and a plugin that does not answer keeps none from being
@@ -396,9 +393,7 @@ func TestWatch(t *testing.T) {
 		"a: streams health (v1.DRAResourceHealth): 0 healthy, 1 unhealthy, 0 unknown: x is unhealthy (broken)",
 	}
 	for begun := time.Now(); !slices.Equal(s.Describe(), want); time.Sleep(time.Millisecond) {
-		if time.Since(begun) > time.Minute {
-			t.Fatalf("described as %q, want %q", s.Describe(), want)
-		}
+		must.That(t, time.Since(begun) <= time.Minute, "described as %q, want %q", s.Describe(), want)
 	}
 	cancel()
 	<-ended

@@ -156,9 +156,7 @@ func TestNPUInTurn(t *testing.T) {
 	first := m.Clock
 	m.later(npuEvery / 3)
 	for _, r := range m.sample()[npu].Readings {
-		if !r.At.Equal(first) {
-			t.Errorf("%v was read again after %v", r.Quantity, npuEvery/3)
-		}
+		expect.That(t, r.At.Equal(first), "%v was read again after %v", r.Quantity, npuEvery/3)
 	}
 	m.later(npuEvery)
 	for _, r := range m.sample()[npu].Readings {

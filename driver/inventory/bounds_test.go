@@ -59,11 +59,9 @@ func TestOfferHasBounds(t *testing.T) {
 	expect.That(t, len(rejected) == 0, "rejected %v of what has room", rejected)
 	half := slice.OfferTo(Node{Name: "n1"}, whole.Size()/2, rejected)
 	found, _ := Build([]Offer{half})
-	if half.Size() > whole.Size()/2 || len(found) != 4 || rejected[driver.ReasonTooManyDevices] != 6 {
-		t.Errorf("%d of %d bytes, %d devices, rejected %v", half.Size(), whole.Size(), len(found), rejected)
-	}
+	expect.That(t, half.Size() <= whole.Size()/2 && len(found) == 4 && rejected[driver.ReasonTooManyDevices] == 6,
+		"%d of %d bytes, %d devices, rejected %v", half.Size(), whole.Size(), len(found), rejected)
 	elsewhere := slice.OfferTo(Node{Name: "n2"}, 0, rejected)
-	if len(elsewhere.devices) > 0 || elsewhere.Size() > 1024 {
-		t.Errorf("another node's slice takes %d bytes, %d devices", elsewhere.Size(), len(elsewhere.devices))
-	}
+	expect.That(t, len(elsewhere.devices) == 0 && elsewhere.Size() <= 1024,
+		"another node's slice takes %d bytes, %d devices", elsewhere.Size(), len(elsewhere.devices))
 }

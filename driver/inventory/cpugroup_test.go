@@ -92,9 +92,8 @@ devices/system/node/node3/cpulist: ?
 		"cpudev000":       {}, "cpudevnuma": {}, "cpudevnuma-1": {}, "gpu-0": {},
 	} {
 		group, is := CPUGroupOf(driver.ID{Driver: "dra.cpu", Pool: "node", Device: name})
-		if is != want.is || group.NUMANode() != want.numa {
-			t.Errorf("%s: a group %v, of NUMA node %q", name, is, group.NUMANode())
-		}
+		expect.That(t, is == want.is && group.NUMANode() == want.numa,
+			"%s: a group %v, of NUMA node %q", name, is, group.NUMANode())
 		if !is {
 			continue
 		}

@@ -231,9 +231,8 @@ func TestBurst(t *testing.T) {
 	}
 	events := m.sample()[0].Events
 	for i := 1; i < len(events); i++ {
-		if !events[i].At.After(events[i-1].At) {
-			t.Errorf("event %d at %v, the one before at %v", i, events[i].At, events[i-1].At)
-		}
+		expect.That(t, events[i].At.After(events[i-1].At),
+			"event %d at %v, the one before at %v", i, events[i].At, events[i-1].At)
 	}
 	if last := events[len(events)-1].At; len(events) != 5 || last.After(m.clock) {
 		t.Errorf("%d events, the last at %v, now %v", len(events), last, m.clock)
@@ -344,9 +343,7 @@ func TestUnreadable(t *testing.T) {
 	must.Do(t, os.Remove(m.path))
 	for range 2 { // also between two attempts
 		_, err := m.Sample(t.Context())
-		if driver.ReasonOf(err) != driver.ReasonAbsent {
-			t.Errorf("error %v, reason %s", err, driver.ReasonOf(err))
-		}
+		expect.That(t, driver.ReasonOf(err) == driver.ReasonAbsent, "error %v, reason %s", err, driver.ReasonOf(err))
 		m.pass(time.Second)
 	}
 	expect.Is(t, driver.ReasonOf(m.failure("open", &fs.PathError{Err: syscall.EPERM})), driver.ReasonForbidden,

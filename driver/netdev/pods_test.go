@@ -163,9 +163,8 @@ func TestRemadeInNextPod(t *testing.T) {
 	for n, tc := range []struct{ raw, want uint64 }{{1000, 1000}, {40, 1040}, {41, 1041}} {
 		m.process(7+n, row("net1", tc.raw))
 		m.attach(driver.Hardware{}, 7+n)
-		if s, _ := m.device(""); received(s).Value != float64(tc.want) {
-			t.Errorf("%+v, want %v", received(s), tc.want)
-		}
+		s, _ := m.device("")
+		expect.That(t, received(s).Value == float64(tc.want), "%+v, want %v", received(s), tc.want)
 		m.later()
 	}
 }

@@ -54,9 +54,8 @@ func FuzzMIGNames(f *testing.F) {
 		text := fmt.Sprintf("%dg.%dgb%s", compute, memory, attribute)
 		parent := fmt.Sprintf("gpu-%d", minor)
 		name := fmt.Sprintf("%s-mig-%s-%d-%d", parent, strings.NewReplacer(".", "", "+", "-").Replace(text), profile, start)
-		if got, want := nvidia.PlacementInName(name), nvidia.Placement(int(minor), int(profile), int(start)); got != want {
-			t.Errorf("%s: placement %q, want %q", name, got, want)
-		}
+		got, want := nvidia.PlacementInName(name), nvidia.Placement(int(minor), int(profile), int(start))
+		expect.That(t, got == want, "%s: placement %q, want %q", name, got, want)
 		expect.Is(t, nvidia.ParentInName(name), parent, "%s: parent", name)
 		expect.Is(t, nvidia.ParentInName(parent), "", "%s has the parent", parent)
 	})
@@ -96,10 +95,9 @@ func TestXIDs(t *testing.T) {
 	}
 	count(79, "", before, time.Time{})
 	got := report().Readings
-	if last := got[len(got)-1]; len(got) != nvidia.MaxCodes+1 || last.Labels[1] != "other" || last.Value != 102 ||
-		got[0].Value != 3 {
-		t.Errorf("%d codes, the first is %+v, the last %+v", len(got), got[0], last)
-	}
+	last := got[len(got)-1]
+	expect.That(t, len(got) == nvidia.MaxCodes+1 && last.Labels[1] == "other" && last.Value == 102 && got[0].Value == 3,
+		"%d codes, the first is %+v, the last %+v", len(got), got[0], last)
 	events := report().Events
 	expect.That(t, events == nil, "events were reported again: %v", events)
 }
@@ -181,9 +179,7 @@ func TestSession(t *testing.T) {
 	for range 2 {
 		expect.OK(t, s.Close(ctx, func(c *connection) error { closed = c.number; return nil }))
 	}
-	if closed != 1 || s.Current() != nil {
-		t.Errorf("session %d was closed, the current one is %v", closed, s.Current())
-	}
+	expect.That(t, closed == 1 && s.Current() == nil, "session %d was closed, the current one is %v", closed, s.Current())
 	refusal = errors.New("refused")
 	step(false, refusal, 2)
 	step(false, refusal, 2) // not due

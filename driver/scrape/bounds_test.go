@@ -138,9 +138,8 @@ func TestHostileMemory(t *testing.T) {
 		t.Logf("%d bytes are held", grown)
 	}
 	for _, s := range sources {
-		if len(samples[s]) == 0 || s.Rejected()[driver.ReasonTooMany]+s.Rejected()[driver.ReasonTooLarge] == 0 {
-			t.Errorf("%s: %d samples, rejected %v", s.Name(), len(samples[s]), s.Rejected())
-		}
+		expect.That(t, len(samples[s]) != 0 && s.Rejected()[driver.ReasonTooMany]+s.Rejected()[driver.ReasonTooLarge] != 0,
+			"%s: %d samples, rejected %v", s.Name(), len(samples[s]), s.Rejected())
 	}
 	runtime.KeepAlive(sources)
 }

@@ -99,9 +99,8 @@ func TestErrors(t *testing.T) {
 				s.endpoint.Timeout = time.Minute // for machines under load
 			}
 			samples, err := s.Sample(t.Context())
-			if err == nil || driver.ReasonOf(err) != test.reason || !strings.Contains(err.Error(), test.message) {
-				t.Errorf("reason %s of %v, want %s of … %s", driver.ReasonOf(err), err, test.reason, test.message)
-			}
+			expect.That(t, err != nil && driver.ReasonOf(err) == test.reason && strings.Contains(err.Error(), test.message),
+				"reason %s of %v, want %s of … %s", driver.ReasonOf(err), err, test.reason, test.message)
 			expect.That(t, len(samples) == 0, "samples of a failed request: %v", samples)
 		})
 	}
@@ -111,12 +110,9 @@ func TestConnectionRefused(t *testing.T) {
 	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	listener.Close()
 	s := source(t, "http://"+listener.Addr().String(), gpuFields, testNow)
-	if _, err := s.Sample(t.Context()); driver.ReasonOf(err) != driver.ReasonUnavailable {
-		t.Errorf("reason %s of %v", driver.ReasonOf(err), err)
-	}
-	if driver.ReasonOf(io.EOF) != driver.ReasonOther {
-		t.Errorf("reason of another error is %s", driver.ReasonOf(io.EOF))
-	}
+	_, err := s.Sample(t.Context())
+	expect.That(t, driver.ReasonOf(err) == driver.ReasonUnavailable, "reason %s of %v", driver.ReasonOf(err), err)
+	expect.That(t, driver.ReasonOf(io.EOF) == driver.ReasonOther, "reason of another error is %s", driver.ReasonOf(io.EOF))
 }
 
 // A large answer costs bounded memory: it is read line by line, and no further than the bound.
@@ -192,9 +188,7 @@ func TestClientSettings(t *testing.T) {
 			s := must.Get(New(c.Endpoints[0], withClock(testNow)))(t)
 			samples, err := s.Sample(t.Context())
 			if test.reason != "" {
-				if err == nil || driver.ReasonOf(err) != test.reason {
-					t.Errorf("reason %s of %v", driver.ReasonOf(err), err)
-				}
+				expect.That(t, err != nil && driver.ReasonOf(err) == test.reason, "reason %s of %v", driver.ReasonOf(err), err)
 				return
 			}
 			expect.That(t, err == nil && len(samples) == 2, "%d samples, %v", len(samples), err)

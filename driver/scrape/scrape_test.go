@@ -154,9 +154,7 @@ func TestTimestamps(t *testing.T) {
 			s := source(t, serve(t, p), gpuFields, testNow)
 			samples := sampled(t, s)
 			if test.rejected != "" {
-				if len(samples) > 0 || s.Rejected()[test.rejected] != 1 {
-					t.Errorf("%v, rejected %v", samples, s.Rejected())
-				}
+				expect.That(t, len(samples) == 0 && s.Rejected()[test.rejected] == 1, "%v, rejected %v", samples, s.Rejected())
 				return
 			}
 			if got := samples[0].Readings[0].At.Sub(now); got != test.want {

@@ -44,9 +44,7 @@ func all() []string {
 func TestPublished(t *testing.T) {
 	t.Parallel()
 	schemas := must.Get(Schemas())(t)
-	if len(schemas) != len(all()) {
-		t.Errorf("%d schemas, want %d", len(schemas), len(all()))
-	}
+	expect.Is(t, len(schemas), len(all()), "schemas")
 	for _, path := range all() {
 		got := must.Get(os.ReadFile(path))(t)
 		expect.That(t, bytes.Equal(got, schemas[path]), "%s is stale: go generate ./... in this folder", path)

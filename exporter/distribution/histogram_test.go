@@ -217,9 +217,7 @@ func check(t *rapid.T, h *distribution.Histogram, m model) {
 	if got, want := h.Max(), m.max(); got != want {
 		t.Errorf("highest %v, want %v", got, want)
 	}
-	if h.Len() > distribution.MaxBuckets {
-		t.Errorf("%d buckets", h.Len())
-	}
+	expect.That(t, h.Len() <= distribution.MaxBuckets, "%d buckets", h.Len())
 }
 
 // TestNeverFalls: the count of a bucket never falls as long as the resolution stays.
@@ -247,15 +245,12 @@ func TestFractions(t *testing.T) {
 		h.Observe(1, 1.0/3000)
 		other.Observe(1, 2.0/3000)
 	}
-	if h.Count() != 1 || other.Count() != 2 {
-		t.Errorf("count %d and %d s, want 1 and 2", h.Count(), other.Count())
-	}
+	expect.That(t, h.Count() == 1 && other.Count() == 2, "count %d and %d s, want 1 and 2", h.Count(), other.Count())
 	for range 3001 {
 		h.Observe(1, 1.0/3000)
 	}
-	if got := h.Seconds(); h.Count() != 2 || !near(got, 3001.0*2/3000) {
-		t.Errorf("%v s, counted %d", got, h.Count())
-	}
+	got := h.Seconds()
+	expect.That(t, h.Count() == 2 && near(got, 3001.0*2/3000), "%v s, counted %d", got, h.Count())
 }
 
 // TestClone: a copy and the original do not change each other.
@@ -296,9 +291,8 @@ func TestGrowing(t *testing.T) {
 func TestIgnored(t *testing.T) {
 	inf, nan := math.Inf(1), math.NaN()
 	h := histogramOf(model{{-1, 1}, {nan, 1}, {inf, 1}, {1, 0}, {1, -1}, {1, nan}, {1, inf}})
-	if h.Seconds() != 0 || h.Len() != 0 || h.Sum() != 0 || h.Max() != 0 {
-		t.Errorf("counts %v s in %d buckets, sum %v, highest %v", h.Seconds(), h.Len(), h.Sum(), h.Max())
-	}
+	expect.That(t, h.Seconds() == 0 && h.Len() == 0 && h.Sum() == 0 && h.Max() == 0,
+		"counts %v s in %d buckets, sum %v, highest %v", h.Seconds(), h.Len(), h.Sum(), h.Max())
 }
 
 // TestCoarsest has values of all magnitudes: Prometheus knows no resolution below -4.
@@ -307,9 +301,7 @@ func TestCoarsest(t *testing.T) {
 	for n := -1000; n < 1024; n++ {
 		h.Observe(math.Ldexp(1, n), 1)
 	}
-	if h.Schema() != -4 || h.Count() != 2024 {
-		t.Errorf("schema %d, %d s", h.Schema(), h.Count())
-	}
+	expect.That(t, h.Schema() == -4 && h.Count() == 2024, "schema %d, %d s", h.Schema(), h.Count())
 }
 
 func BenchmarkObserve(b *testing.B) {

@@ -115,9 +115,7 @@ func read(t TB, written string) Scraped {
 		if desc.Histogram {
 			want = dto.MetricType_HISTOGRAM.String()
 		}
-		if f.GetType().String() != want {
-			t.Fatalf("%s is a %v, not a %s", name, f.GetType(), want)
-		}
+		must.That(t, f.GetType().String() == want, "%s is a %v, not a %s", name, f.GetType(), want)
 		for _, m := range f.Metric {
 			key := labelKey(t, &desc, m)
 			_, twice := out[name][key]

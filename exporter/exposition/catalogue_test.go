@@ -20,6 +20,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // fanPower is a quantity that the standard catalogue does not have: an additive gauge with a label,
@@ -94,9 +96,8 @@ func (n *fanNode) scrape(t *testing.T, s *exposition.Snapshot) string {
 	e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s },
 		exposition.Config{Catalogue: n.catalogue, Choices: exportertest.Everything()})
 	var out bytes.Buffer
-	if _, err := e.Write(&out, expfmt.NewFormat(expfmt.TypeTextPlain)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := e.Write(&out, expfmt.NewFormat(expfmt.TypeTextPlain))
+	must.That(t, err == nil, "%v", err)
 	return out.String()
 }
 
@@ -106,9 +107,7 @@ func TestNewQuantity(t *testing.T) {
 	n := newFanNode(0)
 	n.tick(10)
 	s, rejected := n.tick(10)
-	if len(rejected) > 0 {
-		t.Fatalf("rejected: %v", rejected)
-	}
+	must.That(t, len(rejected) == 0, "rejected: %v", rejected)
 	const device = `driver="gpu.example.com",pool="node",device="gpu-0"`
 	text := n.scrape(t, s)
 	for _, want := range []string{
@@ -124,13 +123,9 @@ func TestNewQuantity(t *testing.T) {
 		`dra_device_quantity_source_info{` + device + `,quantity="fan_energy",source="fans (integral of its gauge)"} 1`,
 		`dra_device_fan_up{` + device + `} 1`,
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("missing: %s", want)
-		}
+		expect.That(t, strings.Contains(text, want), "missing: %s", want)
 	}
-	if strings.Contains(text, "dra_claim_fan_up") {
-		t.Error("claims have a quantity that is not additive")
-	}
+	expect.That(t, !strings.Contains(text, "dra_claim_fan_up"), "claims have a quantity that is not additive")
 	if t.Failed() {
 		t.Log(text)
 	}
@@ -142,9 +137,8 @@ func TestNewQuantity(t *testing.T) {
 	}
 	n.presents(t, s, report.Bytes())
 	_, rejected = n.tick(101)
-	if len(rejected) != 1 || rejected[0].Reason != driver.ReasonOutOfRange {
-		t.Errorf("above its maximum: rejected %v", rejected)
-	}
+	expect.That(t, len(rejected) == 1 && rejected[0].Reason == driver.ReasonOutOfRange,
+		"above its maximum: rejected %v", rejected)
 }
 
 // presents checks what people see of the quantity: on the page, and where the report is read.
@@ -152,9 +146,7 @@ func (n *fanNode) presents(t *testing.T, s *exposition.Snapshot, report []byte) 
 	t.Helper()
 	page := present.NewPage(s, present.Config{QuietAfter: time.Minute})
 	var read present.Report
-	if err := json.Unmarshal(report, &read); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(report, &read))
 	for _, tt := range []struct {
 		of   present.Subject
 		want string
@@ -165,9 +157,7 @@ func (n *fanNode) presents(t *testing.T, s *exposition.Snapshot, report []byte) 
 		{present.Subject{Pod: "ns/pod-0"}, `fan power (front) +5 W`},
 	} {
 		onPage, err := page.Detail(t.Context(), tt.of)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		for where, d := range map[string]present.Detail{
 			"the page": onPage, "top and why": present.Describe(n.catalogue, &read, nil, nil, tt.of),
 		} {
@@ -191,17 +181,13 @@ func TestNewQuantityReference(t *testing.T) {
 		}
 		return nil
 	}
-	if err := exposition.WriteReference(&out, fanPower(), nil, fills); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, exposition.WriteReference(&out, fanPower(), nil, fills))
 	for _, want := range []string{
 		"| `dra_device_fan_power_watts` `fan` | Power of the fans. fan: front, rear. | fans |",
 		"| `dra_claim_fan_power_watts` `fan` | The claim's part. | divided |", "| `dra_pod_fan_energy_joules_total` `fan` |",
 		"| `dra_device_unattributed_fan_power_watts` `fan` |",
 	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("the reference lacks %s", want)
-		}
+		expect.That(t, strings.Contains(out.String(), want), "the reference lacks %s", want)
 	}
 }
 
@@ -214,9 +200,7 @@ func TestNewQuantityLimit(t *testing.T) {
 	for limit := all; limit > 0; limit-- {
 		n := newFanNode(limit)
 		s, _ := n.tick(10)
-		if s.Series > limit {
-			t.Fatalf("%d series of at most %d", s.Series, limit)
-		}
+		must.That(t, s.Series <= limit, "%d series of at most %d", s.Series, limit)
 		text := n.scrape(t, s)
 		for _, family := range []string{
 			"dra_pod_fan_power_watts", "dra_claim_fan_power_watts", "dra_device_fan_power_watts",
@@ -230,7 +214,6 @@ func TestNewQuantityLimit(t *testing.T) {
 	pod, claim := last["dra_pod_fan_power_watts"], last["dra_claim_fan_power_watts"]
 	device := last["dra_device_fan_power_watts"]
 	state, up := last["dra_device_fan_up"], last["dra_device_up"]
-	if all < pod || pod <= claim || claim <= device || device <= state || state != up || up <= 0 {
-		t.Errorf("the families go at %v, of %d series", last, all)
-	}
+	expect.That(t, all >= pod && pod > claim && claim > device && device > state && state == up && up > 0,
+		"the families go at %v, of %d series", last, all)
 }

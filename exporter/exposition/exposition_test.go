@@ -93,21 +93,15 @@ func TestEveryFamily(t *testing.T) {
 	h.Last.Devices[0].HealthReason = "Row remapping failed, bank 0x7 of 123456789 rows: " + strings.Repeat("x", 100)
 	h.Last.PodInfos[0].Topology = join.Topology{Closest: join.SameSwitch, Farthest: join.Across}
 	x := exportertest.Scrape(t, h.Last)
-	if got := x.One(t, "dra_pod_topology_info", "closest=pcie_switch", "farthest=across"); got != 1 {
-		t.Errorf("dra_pod_topology_info is %v, want 1", got)
-	}
+	expect.Is(t, x.One(t, "dra_pod_topology_info", "closest=pcie_switch", "farthest=across"), 1, "dra_pod_topology_info")
 	if got := x.One(t, "dra_device_health_reason_info",
 		"reason=Row remapping failed, bank 0x7 of # rows: xxxxxxxxxxxxxxxxxxxxxx"); got != 1 {
 		t.Errorf("dra_device_health_reason_info is %v, want 1", got)
 	}
-	if got := x.One(t, "dra_claim_stalled", "reason=power"); got != 1 {
-		t.Errorf("dra_claim_stalled is %v, want 1", got)
-	}
+	expect.Is(t, x.One(t, "dra_claim_stalled", "reason=power"), 1, "dra_claim_stalled")
 	h.Last.Stalled[h.Last.Claims[0].HolderKey] = stall.Verdict{Unknown: stall.NoEngines, Quiet: stall.NoQuiet}
 	unknown := exportertest.Scrape(t, h.Last)
-	if got := unknown.One(t, "dra_claim_stalled_unknown", "reason=no_engines"); got != 1 {
-		t.Errorf("dra_claim_stalled_unknown is %v, want 1", got)
-	}
+	expect.Is(t, unknown.One(t, "dra_claim_stalled_unknown", "reason=no_engines"), 1, "dra_claim_stalled_unknown")
 	if got := unknown.Matching("dra_claim_stalled"); len(got) > 0 {
 		t.Errorf("what is unknown has a value: %v", got)
 	}
@@ -123,9 +117,7 @@ func TestEveryFamily(t *testing.T) {
 		}
 	}
 	for name := range exportertest.DescribedFamilies() {
-		if len(x[name]) == 0 {
-			t.Errorf("%s is described and was not seen", name)
-		}
+		expect.That(t, len(x[name]) != 0, "%s is described and was not seen", name)
 	}
 	exportertest.Lint(t, busyHistory(t).Last)
 }
@@ -137,16 +129,13 @@ func TestExposition(t *testing.T) {
 	h := busyHistory(t)
 	var latest *exposition.Snapshot
 	e := exposition.New(own, func() *exposition.Snapshot { return latest }, exposition.Config{})
-	if got := exportertest.Encode(t, e, expfmt.NewFormat(expfmt.TypeTextPlain)); strings.Count(got, "# TYPE") != 1 ||
-		!strings.Contains(got, "dra_exporter_own 0") {
-		t.Errorf("before the first snapshot: %s", got)
-	}
+	got := exportertest.Encode(t, e, expfmt.NewFormat(expfmt.TypeTextPlain))
+	expect.That(t, strings.Count(got, "# TYPE") == 1 && strings.Contains(got, "dra_exporter_own 0"),
+		"before the first snapshot: %s", got)
 	latest = h.Last
 	last := ""
 	for _, f := range exportertest.Decode(t, e) {
-		if f.GetName() <= last {
-			t.Errorf("%s comes behind %s", f.GetName(), last)
-		}
+		expect.That(t, f.GetName() > last, "%s comes behind %s", f.GetName(), last)
 		last = f.GetName()
 	}
 	if !strings.Contains(exportertest.Encode(t, e, expfmt.NewFormat(expfmt.TypeTextPlain)), "dra_exporter_own 0") {
@@ -186,9 +175,7 @@ func TestFormats(t *testing.T) {
 				}
 				want := encodeByLibrary(t, written, format, config.CreatedSamples)
 				got := exportertest.Encode(t, exportertest.Render(s, config), format)
-				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("%s, %s, %+v: %s", name, format, config, diff)
-				}
+				expect.Is(t, cmp.Diff(want, got), "", "%s, %s, %+v", name, format, config)
 			}
 		}
 	}
@@ -226,9 +213,8 @@ func TestParts(t *testing.T) {
 		parts := must.Get(e.Write(&out, format))(t)
 		end, families := 0, 0
 		for i, part := range parts {
-			if part.Begin != end || (part.Family == "") != (i == len(parts)-1) {
-				t.Errorf("%s: part %d of %d is %+v, after %d", format, i, len(parts), part, end)
-			}
+			expect.That(t, part.Begin == end && (part.Family == "") == (i == len(parts)-1),
+				"%s: part %d of %d is %+v, after %d", format, i, len(parts), part, end)
 			end = part.End
 			name := strings.TrimSuffix(part.Family, "_total") // OpenMetrics describes counters without it
 			if body := out.String()[part.Begin:part.End]; !strings.Contains(body, name) || strings.Count(body, "# TYPE ") > 1 {
@@ -238,9 +224,8 @@ func TestParts(t *testing.T) {
 				families++
 			}
 		}
-		if end != out.Len() || families != 2 {
-			t.Errorf("%s: the parts end at %d of %d, and have %d of 2 families", format, end, out.Len(), families)
-		}
+		expect.That(t, end == out.Len() && families == 2,
+			"%s: the parts end at %d of %d, and have %d of 2 families", format, end, out.Len(), families)
 	}
 }
 
@@ -259,9 +244,8 @@ func TestEscapingSchemes(t *testing.T) {
 		for _, scheme := range []model.EscapingScheme{
 			model.NoEscaping, model.UnderscoreEscaping, model.DotsEscaping, model.ValueEncodingEscaping,
 		} {
-			if diff := cmp.Diff(want, exportertest.Encode(t, e, format.WithEscapingScheme(scheme))); diff != "" {
-				t.Errorf("%s, %v: %s", format, scheme, diff)
-			}
+			expect.Is(t, cmp.Diff(want, exportertest.Encode(t, e, format.WithEscapingScheme(scheme))), "",
+				"%s, %v", format, scheme)
 		}
 	}
 }
@@ -274,9 +258,8 @@ func TestFailingRegistry(t *testing.T) {
 	e := exposition.New(broken, func() *exposition.Snapshot { return s }, config)
 	var out bytes.Buffer
 	parts, err := e.Write(&out, expfmt.NewFormat(expfmt.TypeTextPlain))
-	if out.String() != exportertest.Text(t, s) || err == nil || len(parts) == 0 {
-		t.Errorf("error %v, %d parts, written %.300s", err, len(parts), &out)
-	}
+	expect.That(t, out.String() == exportertest.Text(t, s) && err != nil && len(parts) != 0,
+		"error %v, %d parts, written %.300s", err, len(parts), &out)
 }
 
 // A new counter stands at 0 for a while, by its age; gauges do not, and the created times are those
@@ -315,9 +298,7 @@ func TestZeroHold(t *testing.T) {
 			"dra_device_energy_joules_total": tc.device,
 			"dra_claim_power_watts":          10, "dra_device_power_watts": 10,
 		} {
-			if got[name] != want {
-				t.Errorf("held for %v: %s is %v, want %v", tc.hold, name, got[name], want)
-			}
+			expect.Is(t, got[name], want, "held for %v: %s", tc.hold, name)
 		}
 		for name, want := range map[string]float64{
 			"dra_claim_energy_joules_total": 5.5, "dra_claim_allocated_seconds_total": 5.5, "dra_device_energy_joules_total": 0,
@@ -352,12 +333,8 @@ func TestZeroHoldOfLateCounter(t *testing.T) {
 		}
 		return -1
 	}
-	if got := value(time.Second); got != 100 {
-		t.Errorf("after its time the counter shows %v, want 100", got)
-	}
-	if got := value(2 * time.Second); got != 0 {
-		t.Errorf("within its time the counter shows %v, want 0", got)
-	}
+	expect.Is(t, value(time.Second), 100, "after its time the counter shows")
+	expect.Is(t, value(2*time.Second), 0, "within its time the counter shows")
 }
 
 func TestHealth(t *testing.T) {

@@ -187,9 +187,7 @@ func TestLimitDropsFamilies(t *testing.T) {
 	const many = 30
 	_, all = crowd(0, many)
 	h, x := crowd(all.Series()-1, many)
-	if dropped(x) != "pod" {
-		t.Fatalf("dropped are %q", dropped(x))
-	}
+	must.That(t, dropped(x) == "pod", "dropped are %q", dropped(x))
 	h.Free("c0") // there is room for all, but hardly
 	if x = h.Tick(time.Second); dropped(x) != "pod" {
 		t.Error("families come back where there is no room to spare")
@@ -208,9 +206,7 @@ func TestLimitDropsFamilies(t *testing.T) {
 		x = h.Tick(time.Second)
 		most = h.Last.Series * 100 / 95
 	}
-	if dropped(x) != "" {
-		t.Errorf("where most have ended, dropped are %q", dropped(x))
-	}
+	expect.That(t, dropped(x) == "", "where most have ended, dropped are %q", dropped(x))
 	h.Now = h.Now.Add(exportertest.Retention)
 	h.Pass(time.Second)
 	h.Hold("c99", "p99")

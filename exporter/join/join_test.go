@@ -262,9 +262,8 @@ func TestAdminDoesNotHoldHardware(t *testing.T) {
 			{Name: "a", Samples: []driver.Sample{jointest.Sample(driver.Hardware{UUID: "x"}, jointest.Watts(1))}},
 		},
 	})
-	if r.Devices[0].Missing != MissingNone || r.Devices[1].Missing != MissingDuplicate {
-		t.Errorf("the gaps are %q and %q", r.Devices[0].Missing, r.Devices[1].Missing)
-	}
+	expect.That(t, r.Devices[0].Missing == MissingNone && r.Devices[1].Missing == MissingDuplicate,
+		"the gaps are %q and %q", r.Devices[0].Missing, r.Devices[1].Missing)
 }
 
 // A partition is a device of its own: values of the parent stay the parent's.

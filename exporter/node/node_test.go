@@ -140,9 +140,7 @@ func TestConditional(t *testing.T) {
 // Listed returns how many devices of a vendor could be read on this node.
 func TestListed(t *testing.T) {
 	n := newTestNode(t, Config{})
-	if n.Listed("nvidia") != 0 {
-		t.Errorf("before the first inventory: %d", n.Listed("nvidia"))
-	}
+	expect.That(t, n.Listed("nvidia") == 0, "before the first inventory: %d", n.Listed("nvidia"))
 	gpu := driver.Hardware{Vendor: "nvidia"}
 	guest, part := gpu, gpu
 	guest.Kind, part.Kind = driver.KindPassthrough, driver.KindPartition
@@ -152,9 +150,8 @@ func TestListed(t *testing.T) {
 		{Device: "part"}: {Hardware: part, Local: true}, {Device: "gone"}: {Hardware: gpu, Local: true, DriverGone: true},
 	}
 	n.Describe()
-	if n.Listed("nvidia") != 2 || n.Listed("amd") != 0 {
-		t.Errorf("%d devices of NVIDIA, %d of AMD, want 2 and 0", n.Listed("nvidia"), n.Listed("amd"))
-	}
+	expect.That(t, n.Listed("nvidia") == 2 && n.Listed("amd") == 0,
+		"%d devices of NVIDIA, %d of AMD, want 2 and 0", n.Listed("nvidia"), n.Listed("amd"))
 }
 
 // Devices of a local driver are marked when the driver is gone. The argument is not changed.

@@ -258,9 +258,8 @@ func TestRecordingOutlives(t *testing.T) {
 	s.pass(900)
 	keep()
 	i := stored[id]
-	if i.Count != 2 || i.Open() || len(s.Incidents()) != 1 {
-		t.Errorf("of %d incidents the first is %+v", len(s.Incidents()), i)
-	}
+	expect.That(t, i.Count == 2 && !i.Open() && len(s.Incidents()) == 1,
+		"of %d incidents the first is %+v", len(s.Incidents()), i)
 	for name, at := range map[string]time.Time{"the minute before": onset.Add(-58 * time.Second), "the onset": onset} {
 		expect.That(t, reaches(i, at), "the recording lacks %s", name)
 	}
@@ -303,7 +302,6 @@ func TestErrorBeforeStart(t *testing.T) {
 	at := s.Now.Add(-300 * time.Millisecond)
 	s.xid("31", 2, at, 0)
 	i := one(t, s.pass(1))
-	if !i.Onset.Equal(at) || !slices.Equal(i.Pods(), []string{"team/a"}) {
-		t.Errorf("the incident began at %v and hit %v, want %v and team/a", i.Onset, i.Pods(), at)
-	}
+	expect.That(t, i.Onset.Equal(at) && slices.Equal(i.Pods(), []string{"team/a"}),
+		"the incident began at %v and hit %v, want %v and team/a", i.Onset, i.Pods(), at)
 }

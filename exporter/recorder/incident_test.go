@@ -233,9 +233,8 @@ func TestConditions(t *testing.T) {
 				return
 			}
 			i := one(t, got)
-			if i.Kind != tt.want || !slices.Equal(i.Pods(), []string{"team/a"}) {
-				t.Errorf("%s of %v, want %s of team/a", i.Kind, i.Pods(), tt.want)
-			}
+			expect.That(t, i.Kind == tt.want && slices.Equal(i.Pods(), []string{"team/a"}),
+				"%s of %v, want %s of team/a", i.Kind, i.Pods(), tt.want)
 		})
 	}
 }

@@ -169,9 +169,8 @@ func TestReceipt(t *testing.T) {
 	d := r.ChargePeriodEnd.Sub(r.ChargePeriodStart)
 	expect.That(t, d >= 28*time.Second && d <= 32*time.Second, "the claim held its devices for %v", d)
 	of := r.Devices
-	if of[0].Attribution != "equal" || of[1].Attribution != "exclusive" || of[1].Model != "Example 9000" {
-		t.Errorf("devices were divided by %s and %s", of[0].Attribution, of[1].Attribution)
-	}
+	expect.That(t, of[0].Attribution == "equal" && of[1].Attribution == "exclusive" && of[1].Model == "Example 9000",
+		"devices were divided by %s and %s", of[0].Attribution, of[1].Attribution)
 	shared, own := energyOf(of[0]), energyOf(of[1])
 	if b := *shared.ErrorBound; b < 0.95*shared.ConsumedQuantity {
 		t.Errorf("of a guess of %v J the bound is %v", shared.ConsumedQuantity, b)

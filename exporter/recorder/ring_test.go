@@ -422,7 +422,6 @@ func TestIncidentsAreBounded(t *testing.T) {
 		}
 		all = bounded(append(all, i))
 	}
-	if len(all) != MaxIncidents || all[0].Count != 5 || all[1].Count != 2*MaxIncidents+1 {
-		t.Errorf("%d incidents, of which the first are %d and %d", len(all), all[0].Count, all[1].Count)
-	}
+	expect.That(t, len(all) == MaxIncidents && all[0].Count == 5 && all[1].Count == 2*MaxIncidents+1,
+		"%d incidents, of which the first are %d and %d", len(all), all[0].Count, all[1].Count)
 }

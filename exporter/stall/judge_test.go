@@ -198,9 +198,7 @@ func TestMissingEngines(t *testing.T) {
 		kind := hangs(stalltest.Load{Context: true, Busy: 1, SM: 1, FP32: 0.3, Int: 0.12}) // a Monte Carlo: it works
 		kind.Sees = tc.sees
 		v := last(kind, 2*time.Hour, nil)
-		if v.Unknown != stall.NoEngines {
-			t.Errorf("%s: the verdict is %s", name, v.State())
-		}
+		expect.That(t, v.Unknown == stall.NoEngines, "%s: the verdict is %s", name, v.State())
 		expect.Equal(t, fmt.Sprintf("%s: missing", name), tc.want, v.Missing)
 	}
 }
@@ -323,9 +321,7 @@ func TestChange(t *testing.T) {
 	}
 	const want = "power,tensor,fp64,fp32,fp16,int,sm,memory_traffic,media,pcie,fabric," +
 		"cpu,storage,page_faults,host_memory,pod_network"
-	if v.Why() != want {
-		t.Errorf("it stands on %q, want %q", v.Why(), want)
-	}
+	expect.That(t, v.Why() == want, "it stands on %q, want %q", v.Why(), want)
 }
 
 // A verdict names the devices of its workload on the node, and what each does.

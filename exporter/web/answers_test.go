@@ -82,9 +82,7 @@ func TestAnswersAreShared(t *testing.T) {
 				asking.Go(func() {
 					w := httptest.NewRecorder()
 					d.get(w, fmt.Sprint("format ", i%2), []string{"", "gzip"}[i/2%2], nil)
-					if w.Code != http.StatusOK || w.Body.Len() == 0 {
-						t.Errorf("status %d, %d bytes", w.Code, w.Body.Len())
-					}
+					expect.That(t, w.Code == http.StatusOK && w.Body.Len() != 0, "status %d, %d bytes", w.Code, w.Body.Len())
 				})
 			}
 			asking.Wait()
@@ -178,9 +176,7 @@ func TestSlowReaders(t *testing.T) {
 			reading.Go(func() { d.get(r, "text", "", nil) })
 			synctest.Wait()
 			for j, earlier := range readers {
-				if want := i-j > 2; earlier.isCut() != want {
-					t.Errorf("after %d answers: reader %d is cut off: %v, want %v", i+1, j, earlier.isCut(), want)
-				}
+				expect.Is(t, earlier.isCut(), i-j > 2, "after %d answers: reader %d is cut off", i+1, j)
 			}
 			expect.That(t, d.bytes <= d.most, "%d bytes are held, want %d at most", d.bytes, d.most)
 		}
@@ -207,22 +203,16 @@ func TestTurns(t *testing.T) {
 		synctest.Wait()
 		w := httptest.NewRecorder()
 		d.get(w, "text", "", nil)
-		if !bytes.Equal(w.Body.Bytes(), d.body) {
-			t.Errorf("%d bytes of %d were sent", w.Body.Len(), len(d.body))
-		}
+		expect.That(t, bytes.Equal(w.Body.Bytes(), d.body), "%d bytes of %d were sent", w.Body.Len(), len(d.body))
 		d.turns <- struct{}{} // another's turn
 		w = httptest.NewRecorder()
 		reading.Go(func() { d.get(w, "text", "", nil) })
 		synctest.Wait()
-		if w.Body.Len() > 0 {
-			t.Errorf("%d bytes were sent out of turn", w.Body.Len())
-		}
+		expect.That(t, w.Body.Len() <= 0, "%d bytes were sent out of turn", w.Body.Len())
 		<-d.turns
 		_ = stuck.SetWriteDeadline(past())
 		reading.Wait()
-		if w.Body.Len() != len(d.body) {
-			t.Errorf("%d bytes of %d were sent", w.Body.Len(), len(d.body))
-		}
+		expect.That(t, w.Body.Len() == len(d.body), "%d bytes of %d were sent", w.Body.Len(), len(d.body))
 		time.Sleep(2 * freshFor) // until the answers are dropped
 	})
 }
@@ -360,9 +350,8 @@ func TestQueueOfDifferentAnswers(t *testing.T) {
 	}
 	w := httptest.NewRecorder()
 	d.get(w, "one too many", "", nil)
-	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
-		t.Errorf("status %d, Retry-After %q", w.Code, w.Header().Get("Retry-After"))
-	}
+	expect.That(t, w.Code == http.StatusServiceUnavailable && w.Header().Get("Retry-After") != "",
+		"status %d, Retry-After %q", w.Code, w.Header().Get("Retry-After"))
 	cancel()
 	for queued() > 1 { // the one that is made
 		runtime.Gosched()

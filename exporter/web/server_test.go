@@ -181,9 +181,8 @@ func TestReasonsAreShown(t *testing.T) {
 		}
 	}
 	_, page = fetch(t, server.URL+"/page/detail?device=gpu-1")
-	if !strings.Contains(page, ">"+string(reasons[0])+"<") {
-		t.Errorf("the details of gpu-1 do not say %q once", reasons[0])
-	}
+	expect.That(t, strings.Contains(page, ">"+string(reasons[0])+"<"),
+		"the details of gpu-1 do not say %q once", reasons[0])
 }
 
 // reportOf returns the report of a snapshot, as a program reads it.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // grace is the grace period of a book.
@@ -124,9 +125,7 @@ func (n *node) held() holdings {
 func (n *node) expect(when string, doubts bool, want holdings) {
 	n.t.Helper()
 	expect.Equal(n.t, when, want, n.held())
-	if n.doubts != doubts {
-		n.t.Errorf("%s: doubting is %v", when, n.doubts)
-	}
+	expect.Is(n.t, n.doubts, doubts, "%s: doubting", when)
 }
 
 // expectReasons compares the reasons for which the pods hold their devices.
@@ -382,9 +381,7 @@ func TestNothingThatWasReturnedChanges(t *testing.T) {
 	if got := unknown.Allocations[0].Holders[0].UID + allocations[0].Holders[0].UID; got != "" {
 		t.Errorf("UID %q of what was returned or given before", got)
 	}
-	if got := known.Allocations[0].Holders[0].UID; got != "u" {
-		t.Errorf("UID %q", got)
-	}
+	expect.Is(t, known.Allocations[0].Holders[0].UID, "u", "UID")
 }
 
 // When the kubelet lists the next pod of a name, the log folder is still that of the earlier pod
@@ -427,9 +424,7 @@ func TestUIDOfAnEndedPod(t *testing.T) {
 				want = tt.uid
 			}
 			n.answer(time.Second, held("gpu-0", "a"), other)
-			if got := uids(); got != want {
-				t.Errorf("the UID of the next pod is %q, want %q", got, want)
-			}
+			expect.Is(t, uids(), want, "the UID of the next pod")
 			n.uids["a"] = "second"
 			n.answer(time.Second, held("gpu-0", "a"), other)
 			if got := uids(); got != "second" {
@@ -477,17 +472,13 @@ func TestAnswersProperties(t *testing.T) {
 			}
 			now := map[string]bool{}
 			for device, names := range n.held() {
-				if len(names) == 0 {
-					rt.Fatalf("%s is without holders", device)
-				}
+				must.That(rt, len(names) != 0, "%s is without holders", device)
 				for _, name := range names {
 					now[name] = true
 				}
 			}
 			for pod := range listed {
-				if !now[pod] {
-					rt.Fatalf("%s is listed and dropped", pod)
-				}
+				must.That(rt, now[pod], "%s is listed and dropped", pod)
 			}
 			for pod := range now {
 				if !listed[pod] && (!before[pod] || state(pod) == podresources.CgroupGone) {

@@ -11,6 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // listing is a kubelet that answers with pods or with an error.
@@ -77,9 +79,8 @@ func (o *askerTest) observe(t *testing.T) (got podresources.Observation, holders
 func TestAskerKeepsHoldersWhileTheKubeletIsAway(t *testing.T) {
 	o := newAskerTest("a", "b")
 	first, holders, known, err := o.observe(t)
-	if err != nil || holders != 2 || !known.Equal(o.now) || !first.Asked || len(first.Listed) != 1 {
-		t.Fatalf("got %+v, %d holders as of %v, %v, want two as of now", first, holders, known, err)
-	}
+	must.That(t, err == nil && holders == 2 && known.Equal(o.now) && first.Asked && len(first.Listed) == 1,
+		"got %+v, %d holders as of %v, %v, want two as of now", first, holders, known, err)
 	before := o.now
 	o.listing.err = errors.New("away")
 	if got, holders, known, err := o.observe(t); err == nil || holders != 2 || !known.Equal(before) || !got.Asked {
@@ -136,9 +137,8 @@ func TestAnswerIsAsOfItsQuestion(t *testing.T) {
 		o.now = o.now.Add(2 * time.Second)
 	}
 	got, holders, known, err := o.observe(t)
-	if err != nil || holders != 0 || !known.Equal(asked) || got.Took != 2*time.Second {
-		t.Errorf("got %+v, %d holders as of %v, %v, want none as of %v", got, holders, known, err, asked)
-	}
+	expect.That(t, err == nil && holders == 0 && known.Equal(asked) && got.Took == 2*time.Second,
+		"got %+v, %d holders as of %v, %v, want none as of %v", got, holders, known, err, asked)
 }
 
 // The kubelet is not asked at every tick, but immediately when a sign arrives, and once again
@@ -149,17 +149,14 @@ func TestAskerSparesTheKubelet(t *testing.T) {
 		for range ticks {
 			o.now = o.now.Add(20 * time.Millisecond)
 			got, err := o.Observe(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			if got.Asked {
 				n++
 			} else if !got.Retry.After(o.now) {
 				t.Errorf("not asked, and to be asked again at %v, which is past", got.Retry)
 			}
-			if held, _ := o.Book.Holds(o.now, time.Time{}); countHolders(held.Allocations) != 1 {
-				t.Fatalf("got %+v, want the holder", held)
-			}
+			held, _ := o.Book.Holds(o.now, time.Time{})
+			must.That(t, countHolders(held.Allocations) == 1, "got %+v, want the holder", held)
 		}
 		return n
 	}
@@ -167,9 +164,7 @@ func TestAskerSparesTheKubelet(t *testing.T) {
 		t.Errorf("the kubelet was asked %d times in 200 ms, want 1", got)
 	}
 	o.Book.Changed(podresources.Change{At: o.now, PodUID: "b"})
-	if got := asked(1); got != 1 {
-		t.Error("the kubelet is not asked when something has come")
-	}
+	expect.That(t, asked(1) == 1, "the kubelet is not asked when something has come")
 	if got := asked(40); got != 1 {
 		t.Errorf("the kubelet was asked %d times more in 800 ms, want 1", got)
 	}
@@ -182,9 +177,7 @@ func TestAskerAsksLess(t *testing.T) {
 	asked := func(ticks int) (n int) {
 		for range ticks {
 			got, _, _, err := o.observe(t)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			if got.Asked {
 				n++
 			}
@@ -207,7 +200,6 @@ func TestAskerAsksLess(t *testing.T) {
 	}
 	o.states["a-uid"] = podresources.CgroupGone
 	got, holders, _, err := o.observe(t)
-	if holders != 1 || err != nil || got.Asked {
-		t.Errorf("asked %v, %d holders, %v, want one without a question", got.Asked, holders, err)
-	}
+	expect.That(t, holders == 1 && err == nil && !got.Asked,
+		"asked %v, %d holders, %v, want one without a question", got.Asked, holders, err)
 }

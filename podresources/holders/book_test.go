@@ -10,6 +10,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // answerOf returns the answer of a node with these numbers of devices and pods, and the objects of
@@ -60,13 +62,9 @@ func TestSameEvidenceIsDecidedOnce(t *testing.T) {
 	first, signs := b.Holds(at(3), time.Time{})
 	again := *answer
 	again.Asked = at(1000)
-	if !b.Answered(&again) {
-		t.Error("the same answer is not believed")
-	}
+	expect.That(t, b.Answered(&again), "the same answer is not believed")
 	second, later := b.Holds(at(1001), time.Time{})
-	if !sameHoldings(&first, &second) {
-		t.Error("the same answer is decided again")
-	}
+	expect.That(t, sameHoldings(&first, &second), "the same answer is decided again")
 	if !signs.At.Equal(at(2)) || !later.At.Equal(at(1000)) {
 		t.Errorf("it is known until %v, then %v", signs.At.Sub(at(0)), later.At.Sub(at(0)))
 	}
@@ -87,9 +85,7 @@ func TestSameEvidenceIsDecidedOnce(t *testing.T) {
 	} {
 		event()
 		now, _ := b.Holds(at(1005), time.Time{})
-		if sameHoldings(&now, &before) {
-			t.Errorf("%s: nothing is decided again", name)
-		}
+		expect.That(t, !sameHoldings(&now, &before), "%s: nothing is decided again", name)
 		before = now
 	}
 }
@@ -130,9 +126,8 @@ func TestNoNewsIsDecidedOnce(t *testing.T) {
 		event(ms)
 		before, _ := b.Holds(at(ms+1), time.Time{})
 		event(ms + 2)
-		if now, _ := b.Holds(at(ms+3), time.Time{}); !sameHoldings(&now, &before) {
-			t.Errorf("%s: it is decided again", name)
-		}
+		now, _ := b.Holds(at(ms+3), time.Time{})
+		expect.That(t, sameHoldings(&now, &before), "%s: it is decided again", name)
 	}
 }
 
@@ -159,9 +154,7 @@ func TestNewsOnItsWay(t *testing.T) {
 	n.answer(0, held("gpu-0", "a"))
 	ended := n.now.Add(time.Second)
 	n.now = ended.Add(200*time.Millisecond - 1)
-	if !n.Quiet(n.now) {
-		t.Fatal("the kubelet is asked")
-	}
+	must.That(t, n.Quiet(n.now), "the kubelet is asked")
 	if _, signs := n.Holds(n.now, time.Time{}); signs.At.After(ended) || n.now.Sub(signs.At) > time.Second/2 {
 		t.Errorf("it is known until %v after the end, of which there is no news yet", signs.At.Sub(ended))
 	}
@@ -185,35 +178,29 @@ func TestQuiet(t *testing.T) {
 		}
 		return times
 	}
-	expect := func(what string, ticks, want int) {
+	is := func(what string, ticks, want int) {
 		t.Helper()
-		if got := asked(ticks); got != want {
-			t.Errorf("%s: asked %d times in %d ticks, want %d", what, got, ticks, want)
-		}
+		expect.Is(t, asked(ticks), want, "%s: questions in %d ticks", what, ticks)
 	}
-	expect("without a watch", 20, 20)
+	is("without a watch", 20, 20)
 	n.Watching(n.now, n.now)
-	expect("after the watch began", 4, 3)
-	expect("nothing happens", 60, 6)
+	is("after the watch began", 4, 3)
+	is("nothing happens", 60, 6)
 	n.Changed(Change{At: n.now, PodUID: "x"})
-	expect("a cgroup came", 4, 2)
+	is("a cgroup came", 4, 2)
 	n.PodChanged(running("b", "uid-b", 0), n.now)
-	expect("a pod changed", 4, 3)
+	is("a pod changed", 4, 3)
 	n.PodDeleted("uid-b", n.now)
-	expect("a pod was deleted", 4, 3)
+	is("a pod was deleted", 4, 3)
 	asked(10)
 	n.fail(time.Second)
-	if n.Quiet(n.now) {
-		t.Error("the kubelet has not answered, and is not asked")
-	}
+	expect.That(t, !n.Quiet(n.now), "the kubelet has not answered, and is not asked")
 	n.restart()
 	n.answer(time.Second)
-	if n.Quiet(n.now.Add(time.Second)) {
-		t.Error("the kubelet is in doubt, and is not asked")
-	}
+	expect.That(t, !n.Quiet(n.now.Add(time.Second)), "the kubelet is in doubt, and is not asked")
 	n.answer(time.Second, held("gpu-0", "a"))
 	n.Watching(time.Time{}, n.now)
-	expect("the watch has ended", 10, 10)
+	is("the watch has ended", 10, 10)
 }
 
 // The time until which the holders are known never decreases, no matter which evidence arrives in
@@ -243,9 +230,8 @@ func TestKnownTimeDoesNotGoBack(t *testing.T) {
 				n.PodChanged(running("a", "a", 0), moment)
 			}
 			_, signs := n.Holds(n.now, time.Time{})
-			if signs.At.Before(before) || signs.At.After(n.now) {
-				rt.Fatalf("it is known until %v, after %v, now is %v", signs.At, before, n.now)
-			}
+			must.That(rt, !signs.At.Before(before) && !signs.At.After(n.now),
+				"it is known until %v, after %v, now is %v", signs.At, before, n.now)
 			before = signs.At
 		}
 	})
@@ -259,22 +245,14 @@ func TestBookIsBounded(t *testing.T) {
 		b.evidence.pods[uid] = (&pod{PodFacts: PodFacts{UID: uid}}).apply(deleted, at(i))
 	}
 	b.PodDeleted("newest", at(maxPods+10))
-	if got := len(b.evidence.pods); got != maxPods {
-		t.Errorf("%d pods that were deleted are remembered, want %d", got, maxPods)
-	}
-	if b.evidence.pods["uid-10"] != nil || b.evidence.pods["uid-11"] == nil {
-		t.Error("not the oldest are forgotten")
-	}
+	expect.Is(t, len(b.evidence.pods), maxPods, "pods that were deleted are remembered")
+	expect.That(t, b.evidence.pods["uid-10"] == nil && b.evidence.pods["uid-11"] != nil, "not the oldest are forgotten")
 	b.PodDeleted("last", at(3*maxPods).Add(2*keepDeleted))
-	if got := len(b.evidence.pods); got != 1 {
-		t.Errorf("%d pods that were deleted are remembered after a while", got)
-	}
+	expect.Is(t, len(b.evidence.pods), 1, "pods that were deleted are remembered after a while")
 	for i := range maxNominated + 10 {
 		b.NominatedChanged(PodFacts{Pod: podNamed(fmt.Sprint(i)), UID: fmt.Sprint("n-", i), Nominated: true}, at(i))
 	}
-	if got := b.NumPods(); got != maxNominated {
-		t.Errorf("%d nominated pods, want %d", got, maxNominated)
-	}
+	expect.Is(t, b.NumPods(), maxNominated, "nominated pods")
 }
 
 // The cost of a tick with 64 devices and 500 pods: an answer, and the decision who holds what.
@@ -381,9 +359,8 @@ func TestBeginOfPodWhoseUIDIsKnownLater(t *testing.T) {
 		} else {
 			ask(4000, *answer)
 		}
-		if got := intervals(view); len(got) != 2 || got[1] != want {
-			t.Errorf("%s: got %v, want %s", name, got, want)
-		}
+		got := intervals(view)
+		expect.That(t, len(got) == 2 && got[1] == want, "%s: got %v, want %s", name, got, want)
 	}
 }
 
@@ -402,7 +379,6 @@ func TestBeginOfPodWhoseCgroupIsNotSeen(t *testing.T) {
 	b.Answered(answer)
 	held, signs = b.Holds(at(2000), before.At)
 	want := "gpu-00 pod-000 [1800, -)"
-	if got := intervals(dates.Date(held.Allocations, signs, at(2000))); len(got) != 1 || got[0] != want {
-		t.Errorf("got %v, want %s", got, want)
-	}
+	got := intervals(dates.Date(held.Allocations, signs, at(2000)))
+	expect.That(t, len(got) == 1 && got[0] == want, "got %v, want %s", got, want)
 }

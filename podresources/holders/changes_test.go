@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestChangeLog(t *testing.T) {
@@ -31,9 +32,7 @@ func TestChangeLog(t *testing.T) {
 		{Change{At: at(2310), CDI: []string{"v/c=2"}}, true},
 		{Change{At: at(2310), CDI: cdi, Gone: true}, true},
 	} {
-		if got := l.add(step.change, asked); got != step.added {
-			t.Errorf("step %d: added %v, want %v", i, got, step.added)
-		}
+		expect.Is(t, l.add(step.change, asked), step.added, "step %d: added", i)
 	}
 	want := []Change{
 		{At: at(2100), PodUID: "a"},
@@ -48,18 +47,14 @@ func TestChangeLog(t *testing.T) {
 	if got := l.since(at(2310)); len(got) != 0 {
 		t.Errorf("after the last: %v", got)
 	}
-	if got := len(l.since(time.Time{})); got != 9 {
-		t.Errorf("%d in all, want 9", got)
-	}
+	expect.Is(t, len(l.since(time.Time{})), 9, "in all")
 }
 
 func TestChangeLogForgets(t *testing.T) {
 	var l changeLog
 	l.add(Change{At: at(0), PodUID: "a"}, time.Time{})
 	l.add(Change{At: at(0).Add(changeMemory), PodUID: "b"}, time.Time{})
-	if got := len(l.since(time.Time{})); got != 2 {
-		t.Errorf("%d changes after ten minutes, want 2", got)
-	}
+	expect.Is(t, len(l.since(time.Time{})), 2, "changes after ten minutes")
 	l.add(Change{At: at(0).Add(changeMemory + 1), PodUID: "c"}, time.Time{})
 	l.add(Change{At: at(0), PodUID: "d"}, time.Time{}) // too late
 	if got := l.since(time.Time{}); len(got) != 2 || got[0].PodUID != "b" {
@@ -68,9 +63,7 @@ func TestChangeLogForgets(t *testing.T) {
 	for i := range 2 * maxChanges {
 		l.add(Change{At: at(600_000 + 10*i), PodUID: "x", CDI: []string{string(rune(i))}}, time.Time{})
 	}
-	if got := len(l.since(time.Time{})); got != maxChanges {
-		t.Errorf("%d changes, want %d", got, maxChanges)
-	}
+	expect.Is(t, len(l.since(time.Time{})), maxChanges, "changes")
 }
 
 func TestChangeLogIsInOrder(t *testing.T) {
@@ -85,9 +78,7 @@ func TestChangeLogIsInOrder(t *testing.T) {
 		}
 		since := at(rapid.IntRange(0, 5000).Draw(t, "since"))
 		got := l.since(since)
-		if !slices.IsSortedFunc(got, func(a, b Change) int { return a.At.Compare(b.At) }) {
-			t.Fatal("not in order")
-		}
+		must.That(t, slices.IsSortedFunc(got, func(a, b Change) int { return a.At.Compare(b.At) }), "not in order")
 		if len(got) > 0 && !got[0].At.After(since) {
 			t.Fatalf("%v is not after %v", got[0].At, since)
 		}

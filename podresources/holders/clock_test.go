@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/testclock"
 )
 
@@ -40,9 +41,7 @@ func TestChangeLogWhenTheClockIsSet(t *testing.T) {
 		var l changeLog
 		add := func(uid string, want bool) {
 			t.Helper()
-			if l.add(Change{At: clock.Now(), PodUID: uid}, time.Time{}) != want {
-				t.Errorf("%s: added %v", uid, !want)
-			}
+			expect.That(t, l.add(Change{At: clock.Now(), PodUID: uid}, time.Time{}) == want, "%s: added %v", uid, !want)
 		}
 		expect := func(since time.Time, want ...string) {
 			t.Helper()
@@ -50,9 +49,7 @@ func TestChangeLogWhenTheClockIsSet(t *testing.T) {
 			for _, c := range l.since(since) {
 				got = append(got, c.PodUID)
 			}
-			if fmt.Sprint(got) != fmt.Sprint(want) {
-				t.Errorf("changes of %v, want %v", got, want)
-			}
+			expect.That(t, fmt.Sprint(got) == fmt.Sprint(want), "changes of %v, want %v", got, want)
 		}
 		begun := clock.Now()
 		add("a", true)
@@ -89,12 +86,9 @@ func TestQuietWhenTheClockIsSet(t *testing.T) {
 				n.answerTo(now, held("gpu-0", "a"))
 			}
 			held, signs := n.Holds(now, time.Time{})
-			if quiet == want || len(held.Allocations) != 1 {
-				t.Errorf("asked %v, want %v; %+v", !quiet, want, held)
-			}
-			if age := now.Sub(signs.At); age < 0 || age > watchLag || quiet && age < watchLag {
-				t.Errorf("it is known until %v ago", age)
-			}
+			expect.That(t, quiet != want && len(held.Allocations) == 1, "asked %v, want %v; %+v", !quiet, want, held)
+			age := now.Sub(signs.At)
+			expect.That(t, age >= 0 && age <= watchLag && (!quiet || age >= watchLag), "it is known until %v ago", age)
 		}
 		n.Watching(clock.Now(), clock.Now())
 		ask(0, true)

@@ -33,9 +33,7 @@ func recordedNode(t *testing.T) world {
 	node.listed, _ = podresources.Parse(answer)
 	for i := range pods.Items {
 		name, facts, ok := podresources.NewPodFacts(&pods.Items[i], &podresources.Selection{})
-		if !ok {
-			t.Fatalf("pod %v is not usable", name)
-		}
+		must.That(t, ok, "pod %v is not usable", name)
 		node.pods = append(node.pods, facts)
 	}
 	return node
@@ -70,9 +68,7 @@ func TestApplyRequestsOnRecorded(t *testing.T) {
 		}
 		for _, h := range a.Holders {
 			containers[a.Device.Device+" "+a.Request] = append(containers[a.Device.Device+" "+a.Request], h.Container)
-			if h.ClaimName != "gpus" || h.UID != "ccffd2eb-d640-4fed-b21b-8ca738230d1b" {
-				t.Errorf("holder %+v", h)
-			}
+			expect.That(t, h.ClaimName == "gpus" && h.UID == "ccffd2eb-d640-4fed-b21b-8ca738230d1b", "holder %+v", h)
 		}
 	}
 	want := map[string][]string{
@@ -106,9 +102,7 @@ func TestReservedTellsUIDs(t *testing.T) {
 	expect.Equal(t, "without pods", []string{"1", "9", "3", ""}, uids(node))
 	node.pods = []PodFacts{{Pod: Pod{Namespace: "ns", Name: "object"}, UID: "2"}}
 	expect.Equal(t, "", []string{"1", "2", "3", ""}, uids(node))
-	if holders[2].UID != "" {
-		t.Error("the input has changed")
-	}
+	expect.That(t, holders[2].UID == "", "the input has changed")
 }
 
 // A claim that is reserved for other pods than those that hold it may be an earlier claim of the
@@ -217,17 +211,15 @@ func TestApply(t *testing.T) {
 			before := cmp.Diff([]Allocation{{Claim: claim, Device: device, Holders: tt.listed}}, given)
 			var got []string
 			for _, a := range node.holdings().Allocations {
-				if a.Admin != (tt.claims != nil) || (a.ClaimUID == "claim-uid") != (tt.claims != nil) {
-					t.Errorf("facts of %+v", a)
-				}
+				expect.That(t, a.Admin == (tt.claims != nil) && (a.ClaimUID == "claim-uid") == (tt.claims != nil),
+					"facts of %+v", a)
 				for _, h := range a.Holders {
 					got = append(got, h.Container+" "+h.ClaimName)
 				}
 			}
 			expect.Equal(t, "", tt.want, got)
-			if after := cmp.Diff([]Allocation{{Claim: claim, Device: device, Holders: tt.listed}}, given); after != before {
-				t.Errorf("the input changed: %s", after)
-			}
+			expect.Is(t, cmp.Diff([]Allocation{{Claim: claim, Device: device, Holders: tt.listed}}, given), before,
+				"the input changed")
 		})
 	}
 }
@@ -257,8 +249,6 @@ func TestEndingPodHoldsWhileReserved(t *testing.T) {
 			pods:   []PodFacts{{Pod: pod, UID: "u1", Started: true, Local: true}},
 		}
 		got := node.ending(20, 0).holdings().Allocations
-		if countHolders(got) != tc.want {
-			t.Errorf("%s: %d holders, want %d", name, countHolders(got), tc.want)
-		}
+		expect.That(t, countHolders(got) == tc.want, "%s: %d holders, want %d", name, countHolders(got), tc.want)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // claimed returns the API server's facts about a claim of one device, as of a second.
@@ -127,13 +128,10 @@ func TestClaimLeavesTheFile(t *testing.T) {
 		t.Errorf("the claim is %+v", got)
 	}
 	n.ClaimsListed(nil, second(3).Add(keepDeleted+1))
-	if _, known := n.Claims()[claim]; known {
-		t.Error("a claim that left the file is kept for ever")
-	}
+	_, known := n.Claims()[claim]
+	expect.That(t, !known, "a claim that left the file is kept for ever")
 	n.ClaimsListed(map[Claim]ClaimFacts{claim: facts}, second(2000))
-	if got := n.Claims()[claim]; got.Deleted {
-		t.Error("a claim that is in the file again is deleted")
-	}
+	expect.That(t, !n.Claims()[claim].Deleted, "a claim that is in the file again is deleted")
 }
 
 // Earlier facts about a claim do not replace later ones, no matter in which order they arrive. The

@@ -110,18 +110,14 @@ func (s *story) hold(want ...string) *story {
 			got = append(got, h.UID)
 		}
 	}
-	if !slices.Equal(got, want) {
-		s.t.Errorf("after %d s %q hold, not %q", s.now, got, want)
-	}
+	expect.That(s.t, slices.Equal(got, want), "after %d s %q hold, not %q", s.now, got, want)
 	return s
 }
 
 // is compares the state of a pod.
 func (s *story) is(uid string, want State) *story {
 	s.t.Helper()
-	if got := s.States()[uid].State; got != want {
-		s.t.Errorf("after %d s the pod %q is %v, want %v", s.now, uid, got, want)
-	}
+	expect.Is(s.t, s.States()[uid].State, want, "after %d s the pod %q", s.now, uid)
 	return s
 }
 
@@ -203,9 +199,8 @@ func TestEndedPodThatTheServerHas(t *testing.T) {
 		listed(5, true, other).listed(50, false, served(old)).reserves(50, "c", "gpu-a", "old").hold().
 		listed(52, true, other).answers(53, "a").hold("")
 	known := s.NumPods()
-	if got := s.listed(52+15*60, true, other).NumPods(); got >= known {
-		t.Errorf("%d pods are known, %d were", got, known)
-	}
+	got := s.listed(52+15*60, true, other).NumPods()
+	expect.That(t, got < known, "%d pods are known, %d were", got, known)
 }
 
 // A pod that had finished when it was deleted does not come back with the list of a restarted
@@ -347,12 +342,9 @@ func TestListedPodIsTheOneWhoseObjectComesFirst(t *testing.T) {
 func TestQuietAfterAnAnswerThatWasAskedForLater(t *testing.T) {
 	s := newStory(t)
 	s.Watching(second(1), second(1))
-	if s.answers(5, "a").changed(6, podOf("a", "a")).Quiet(second(10)) {
-		t.Error("the last answer was asked for before the change")
-	}
-	if !s.answers(10, "a").Quiet(second(11)) {
-		t.Error("it is asked again")
-	}
+	expect.That(t, !s.answers(5, "a").changed(6, podOf("a", "a")).Quiet(second(10)),
+		"the last answer was asked for before the change")
+	expect.That(t, s.answers(10, "a").Quiet(second(11)), "it is asked again")
 }
 
 // A pod was deleted while the kubelet restarted. The new kubelet never knew it, and lists the next

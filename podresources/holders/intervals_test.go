@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // datesTest calls Dates step by step.
@@ -157,10 +158,8 @@ func TestDoubts(t *testing.T) {
 		d.call(3000, a)
 		d.call(4000)
 		got := d.view.Ended[0].Holders[0].Hold
-		if got.FromDoubt != tc.from || got.ToDoubt != tc.to {
-			t.Errorf("%s: the begin may be off by %v, want %v; the end by %v, want %v",
-				name, got.FromDoubt, tc.from, got.ToDoubt, tc.to)
-		}
+		expect.That(t, got.FromDoubt == tc.from && got.ToDoubt == tc.to,
+			"%s: the begin may be off by %v, want %v; the end by %v, want %v", name, got.FromDoubt, tc.from, got.ToDoubt, tc.to)
 	}
 }
 
@@ -253,16 +252,12 @@ func TestPendingIsWithheld(t *testing.T) {
 		a := pending
 		a.Pending = !answered
 		d.call(2999, a)
-		if waiting(&d) == answered {
-			t.Errorf("%s: it waits: %v", name, waiting(&d))
-		}
+		expect.That(t, waiting(&d) != answered, "%s: it waits: %v", name, waiting(&d))
 		d.call(3000, a)
 		d.expect(t, name+": after two seconds", "gpu-0 p [500, -)")
 		d.call(4000, pending)
 		d.expect(t, name+": once it was shown, it stays", "gpu-0 p [500, -)")
-		if waiting(&d) {
-			t.Errorf("%s: it waits for ever", name)
-		}
+		expect.That(t, !waiting(&d), "%s: it waits for ever", name)
 		d = datesTest{}
 		d.call(0, pending)
 		if since, waits := d.view.Waiting[pending.Device]; !waits || !since.IsZero() {
@@ -297,9 +292,8 @@ func TestReasonChangesNoTime(t *testing.T) {
 		Reason: podresources.ReasonListed, Since: at(0), Prepared: at(1000),
 	}
 	expect.Equal(t, "", want, *after)
-	if before.Reason != podresources.ReasonWaiting || !before.Since.Equal(at(900)) {
-		t.Errorf("what was returned has changed: %+v", before)
-	}
+	expect.That(t, before.Reason == podresources.ReasonWaiting && before.Since.Equal(at(900)),
+		"what was returned has changed: %+v", before)
 }
 
 // While nothing changes, a view has the same slices. Its time advances and never decreases.
@@ -315,14 +309,11 @@ func TestSameViewIsMadeOnce(t *testing.T) {
 	if view := d.Date(allocations, Signs{At: at(500)}, at(1500)); !view.At.Equal(at(1000)) {
 		t.Errorf("the view is of %v", view.At.Sub(at(0)))
 	}
-	if got := allocations[0].Holders[0].Hold; got != nil {
-		t.Errorf("what was given has changed: %+v", got)
-	}
+	got := allocations[0].Holders[0].Hold
+	expect.That(t, got == nil, "what was given has changed: %+v", got)
 	d.signs.Changes = []Change{{At: at(1800), Gone: true, CDI: []string{"x"}}}
 	d.call(2000, allocations...)
-	if &d.view.Allocations[0] == &first.Allocations[0] {
-		t.Error("something went, and the view is not made again")
-	}
+	expect.That(t, &d.view.Allocations[0] != &first.Allocations[0], "something went, and the view is not made again")
 	d.signs.Changes = nil
 	d.call(3000, allocations[:1]...)
 	ended := &d.view.Ended[0]
@@ -363,9 +354,7 @@ func TestDatesProperties(t *testing.T) {
 			for _, a := range d.view.Allocations {
 				for _, h := range a.Holders {
 					k := key{a.Device.Device, h.Name}
-					if !current[k] {
-						t.Fatalf("%v is held, and is not", k)
-					}
+					must.That(t, current[k], "%v is held, and is not", k)
 					delete(current, k)
 					from := h.Hold.From
 					if !before[k] && (i > 0 && from.Before(known) || from.After(at(now)) || from.Before(lastTo[k])) {
@@ -373,15 +362,12 @@ func TestDatesProperties(t *testing.T) {
 					}
 				}
 			}
-			if len(current) > 0 {
-				t.Fatalf("lost are %v", current)
-			}
+			must.That(t, len(current) == 0, "lost are %v", current)
 			for _, a := range d.view.Ended {
 				k := key{a.Device.Device, a.Holders[0].Name}
 				to := a.Holders[0].Hold.To
-				if to.Before(a.Holders[0].Hold.From) || to.After(at(now)) {
-					t.Fatalf("%v has [%v, %v)", k, a.Holders[0].Hold.From, to)
-				}
+				must.That(t, !to.Before(a.Holders[0].Hold.From) && !to.After(at(now)),
+					"%v has [%v, %v)", k, a.Holders[0].Hold.From, to)
 				lastTo[k] = driver.Later(lastTo[k], to)
 			}
 			clear(before)
@@ -535,8 +521,6 @@ func TestAdminOutlivesRestart(t *testing.T) {
 		}
 		a.Request = "gpus"
 		d.call(2000, a)
-		if d.view.Allocations[0].Admin {
-			t.Error("it has admin access, though its claim says otherwise")
-		}
+		expect.That(t, !d.view.Allocations[0].Admin, "it has admin access, though its claim says otherwise")
 	}
 }

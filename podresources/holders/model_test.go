@@ -12,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 const (
@@ -84,9 +85,7 @@ func TestModel(t *testing.T) {
 	for ; runs < 10_000 && (slices.Contains(byRow, 0) || len(ways) < numWays); byRow = rows(visits) { // some are rare
 		rapid.Check(t, lives)
 	}
-	if len(ways) < numWays {
-		t.Errorf("%d of %d combinations of sources were drawn: %v", len(ways), numWays, ways)
-	}
+	expect.That(t, len(ways) >= numWays, "%d of %d combinations of sources were drawn: %v", len(ways), numWays, ways)
 	for row, n := range byRow {
 		t.Log(holders.FactNames()[row], n)
 		if n == 0 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func podNamed(name string) Pod { return Pod{Namespace: "ns", Name: name} }
@@ -194,12 +195,8 @@ func TestReplacedPodHoldsNothing(t *testing.T) {
 			}
 			n.answerTo(second(5))
 			held, _ := n.Holds(second(5), time.Time{})
-			if got := countHolders(held.Allocations); got != tc.want {
-				t.Errorf("%d holders, want %d: %+v", got, tc.want, held)
-			}
-			if uid := n.UID(podNamed("set-0")); uid == "1" && n.evidence.pods["2"] != nil {
-				t.Error("the pod of the name is the first")
-			}
+			expect.Is(t, countHolders(held.Allocations), tc.want, "holders: %+v", held)
+			expect.That(t, n.UID(podNamed("set-0")) != "1" || n.evidence.pods["2"] == nil, "the pod of the name is the first")
 		})
 	}
 }
@@ -228,9 +225,7 @@ func TestRecreatedPodOutlivesOldEvents(t *testing.T) {
 	n.PodChanged(running("a", "new", 5), second(5))
 	n.PodChanged(ended(running("a", "old", 0)), second(6))
 	n.PodDeleted("old", second(7))
-	if uid := n.UID(podNamed("a")); uid != "new" {
-		t.Errorf("the pod of that name is %q", uid)
-	}
+	expect.Is(t, n.UID(podNamed("a")), "new", "the pod of that name")
 	n.answer(8*time.Second, held("gpu-0", "a"))
 	n.expect("the new pod", false, holdings{"gpu-0": {"a"}})
 }
@@ -242,9 +237,7 @@ func TestPodOfTheFuture(t *testing.T) {
 	n.PodChanged(running("a", "old", 600), second(0))
 	n.PodChanged(running("a", "new", 0), second(1))
 	n.PodDeleted("old", second(2))
-	if got := n.UID(podNamed("a")); got != "new" {
-		t.Errorf("the pod is %q", got)
-	}
+	expect.Is(t, n.UID(podNamed("a")), "new", "the pod")
 	n.answer(3*time.Second, held("gpu-0", "a"))
 	n.expect("the new pod", false, holdings{"gpu-0": {"a"}})
 }
@@ -288,12 +281,10 @@ func TestNewestPodStays(t *testing.T) {
 				continue
 			}
 			n.answer(time.Second, held("gpu-0", "a"))
-			if got := n.UID(podNamed("a")); got != last {
-				t.Fatalf("the pod is %s, want %s", got, last)
-			}
-			if diff := cmp.Diff(holdings{"gpu-0": {"a"}}, n.held()); diff != "" {
-				t.Fatal(diff)
-			}
+			got := n.UID(podNamed("a"))
+			must.That(t, got == last, "the pod is %s, want %s", got, last)
+			diff := cmp.Diff(holdings{"gpu-0": {"a"}}, n.held())
+			must.That(t, diff == "", "%v", diff)
 		}
 	})
 }
@@ -333,9 +324,8 @@ func TestEndIsNotedWithTheLastContainer(t *testing.T) {
 	failing := pod
 	failing.Final = true
 	n.PodChanged(failing, second(1))
-	if got := endings(n.Book); got != nil {
-		t.Errorf("an end is noted while a container runs: %v", got)
-	}
+	got := endings(n.Book)
+	expect.That(t, got == nil, "an end is noted while a container runs: %v", got)
 	n.PodChanged(ended(pod), second(2))
 	expect.Equal(t, "", []string{"1"}, endings(n.Book))
 	if p := n.evidence.pods["1"]; p.state != Ending || !p.since.Equal(second(1)) || !p.Started {
@@ -357,14 +347,10 @@ func TestNamesStayKnown(t *testing.T) {
 	} {
 		b := NewBook(grace, nil)
 		b.PodRead(served, second(0)) // of an unknown pod
-		if b.NumPods() != 0 {
-			t.Errorf("%s: a pod that no source of pods has", name)
-		}
+		expect.That(t, b.NumPods() == 0, "%s: a pod that no source of pods has", name)
 		tell(b)
 		b.PodChanged(local, second(2))
 		held, _ := b.Holds(second(2), time.Time{})
-		if len(held.Wanted.Pods) > 0 || len(held.Wanted.Claims) != 2 {
-			t.Errorf("%s: wanted are %+v", name, held.Wanted)
-		}
+		expect.That(t, len(held.Wanted.Pods) == 0 && len(held.Wanted.Claims) == 2, "%s: wanted are %+v", name, held.Wanted)
 	}
 }

@@ -22,9 +22,7 @@ import (
 func TestRecordedLives(t *testing.T) {
 	answer := must.Get(test.ParseList(recording(t, "recordings/lives/list.json")))(t)
 	allocations, rejected := podresources.Parse(answer)
-	if len(rejected) > 0 {
-		t.Errorf("rejected: %v", rejected)
-	}
+	expect.That(t, len(rejected) == 0, "rejected: %v", rejected)
 	var objects corev1.PodList
 	must.Do(t, yaml.Unmarshal(recording(t, "recordings/lives/pods.yaml"), &objects))
 	var local corev1.PodList
@@ -51,14 +49,10 @@ func TestRecordedLives(t *testing.T) {
 				node.pods = append(node.pods, facts)
 			}
 		}
-		if len(node.pods) == 0 {
-			t.Errorf("no pods from %s", from)
-		}
+		expect.That(t, len(node.pods) != 0, "no pods from %s", from)
 		got := map[string][]string{}
 		for _, a := range node.holdings().Allocations {
-			if a.Health != driver.HealthGood {
-				t.Errorf("%v is %q", a.Device, a.Health)
-			}
+			expect.Is(t, a.Health, driver.HealthGood, "%v", a.Device)
 			for _, h := range a.Holders {
 				got[h.Name] = append(got[h.Name], a.Device.String())
 			}

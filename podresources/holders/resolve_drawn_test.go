@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // drawnNode is a node of random pods and claims: the true holders, and the kubelet's list.
@@ -118,9 +120,8 @@ func TestNobodyIsOverlooked(t *testing.T) {
 		if diff := cmp.Diff(n.truth, podsOf(got.Allocations)); diff != "" {
 			t.Fatalf("-truth +got:\n%s", diff)
 		}
-		if len(got.Conflicts) > 0 || len(got.Unresolved) > 0 {
-			t.Fatalf("conflicts %v, unresolved %v", got.Conflicts, got.Unresolved)
-		}
+		must.That(t, len(got.Conflicts) == 0 && len(got.Unresolved) == 0,
+			"conflicts %v, unresolved %v", got.Conflicts, got.Unresolved)
 		n.listed = slices.Clone(n.listed)
 		slices.Reverse(n.listed)
 		if diff := cmp.Diff(got, n.holdings()); diff != "" {
@@ -138,17 +139,13 @@ func TestNothingIsMadeUp(t *testing.T) {
 		got, pods := n.holdings(), byUID(n.pods...)
 		rows := podsOf(got.Allocations)
 		for _, row := range podsOf(n.listed) {
-			if !slices.Contains(rows, row) {
-				t.Fatalf("%s is listed, and got %v", row, rows)
-			}
+			must.That(t, slices.Contains(rows, row), "%s is listed, and got %v", row, rows)
 		}
 		for _, row := range rows {
 			fields := strings.Fields(row)
 			uses := slices.ContainsFunc(pods["uid-"+fields[2]].Claims,
 				func(c PodClaim) bool { return c.Claim == fields[0] })
-			if !uses {
-				t.Fatalf("%s, and the pod does not use the claim", row)
-			}
+			must.That(t, uses, "%s, and the pod does not use the claim", row)
 		}
 		missing := map[string]bool{}
 		for _, row := range n.truth {
@@ -156,8 +153,7 @@ func TestNothingIsMadeUp(t *testing.T) {
 				missing[strings.Fields(row)[2]] = true
 			}
 		}
-		if got.Unresolved[UnresolvedClaim] != len(missing) {
-			t.Fatalf("%d pods are unresolved, of %v", got.Unresolved[UnresolvedClaim], missing)
-		}
+		must.That(t, got.Unresolved[UnresolvedClaim] == len(missing),
+			"%d pods are unresolved, of %v", got.Unresolved[UnresolvedClaim], missing)
 	})
 }

@@ -342,13 +342,9 @@ func TestConflictWithAdminAccess(t *testing.T) {
 	got := world{}.list("c", "b", "p/main").claim("c", admin, nil, "p").
 		pod("p", PodFacts{Started: true, Claims: named("mine=c")}).holdings()
 	for _, a := range got.Allocations {
-		if !a.Admin {
-			t.Errorf("%s: no admin access", a.Device.Device)
-		}
+		expect.That(t, a.Admin, "%s: no admin access", a.Device.Device)
 	}
-	if len(got.Allocations) != 2 {
-		t.Errorf("%d devices, want 2", len(got.Allocations))
-	}
+	expect.Is(t, len(got.Allocations), 2, "devices")
 }
 
 // A hundred pods share a claim of 32 devices, the largest claim that a node can have. Half of them

@@ -3,6 +3,8 @@ package holders
 import (
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // A pod whose containers have not started is requested immediately if the kubelet will never list
@@ -47,8 +49,6 @@ func TestWhenPodsAreLookedUp(t *testing.T) {
 		},
 	} {
 		got := world{}.pod("p", tc.pod).holdings().Wanted.Pods
-		if len(got) != 1 || !got[0].NotBefore.Equal(tc.want) {
-			t.Errorf("%s: %v, want one not before %v", name, got, tc.want)
-		}
+		expect.That(t, len(got) == 1 && got[0].NotBefore.Equal(tc.want), "%s: %v, want one not before %v", name, got, tc.want)
 	}
 }

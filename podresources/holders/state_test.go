@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // podTest is a pod with the UID 1 and the name a. The steps of a test determine its life. Each step
@@ -144,9 +145,7 @@ func TestTransitions(t *testing.T) {
 				}
 				step(p)
 			}
-			if got := state(); got != tc.want {
-				t.Errorf("it is %v, want %v", got, tc.want)
-			}
+			expect.Is(t, state(), tc.want, "it")
 			if pod := p.evidence.pods["1"]; tc.want != tc.from && tc.last != relisted && tc.last != listed && pod.by != tc.last {
 				t.Errorf("it is so by fact %d, want %d", pod.by, tc.last)
 			}
@@ -171,15 +170,9 @@ func TestTransitions(t *testing.T) {
 func TestStates(t *testing.T) {
 	names := map[string]bool{}
 	for s := range numStates {
-		if s.String() == "" || names[s.String()] {
-			t.Errorf("state %d is called %q", s, s)
-		}
+		expect.That(t, s.String() != "" && !names[s.String()], "state %d is called %q", s, s)
 		names[s.String()] = true
-		if s.over() != (s == Ended || s == Deleted) {
-			t.Errorf("%v is over: %v", s, s.over())
-		}
+		expect.That(t, s.over() == (s == Ended || s == Deleted), "%v is over: %v", s, s.over())
 	}
-	if numStates.String() != "" {
-		t.Errorf("a state that is none is called %q", numStates)
-	}
+	expect.That(t, numStates.String() == "", "a state that is none is called %q", numStates)
 }

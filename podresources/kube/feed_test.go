@@ -350,15 +350,12 @@ func TestServerWithoutStreams(t *testing.T) {
 		c.Put(kubetest.Slices, poolJSON("s0", "s0", 2, 1, onNode1, "a", "b"))
 		synctest.Wait()
 		expect.Is(t, len(c.devices()), 2*slicePageSize+2, "devices after a change")
-		if len(c.book.listed) != 1 || !c.book.listed[0].Equal(asked) || len(c.book.bound()) != 1 {
-			t.Errorf("pods listed at %v: %v", c.book.listed, c.book.bound())
-		}
+		expect.That(t, len(c.book.listed) == 1 && c.book.listed[0].Equal(asked) && len(c.book.bound()) == 1,
+			"pods listed at %v: %v", c.book.listed, c.book.bound())
 		usage := c.Usage()
 		expect.That(t, usage.Lists == 5 && usage.Watches == 3 && usage.Streamed == 0, "%+v", usage)
 		for _, source := range []string{SourceSlices, SourcePods} {
-			if c.state(source) != "up" || len(c.counts) != 2 {
-				t.Errorf("%s is %s: %v", source, c.state(source), c.counts)
-			}
+			expect.That(t, c.state(source) == "up" && len(c.counts) == 2, "%s is %s: %v", source, c.state(source), c.counts)
 		}
 	})
 }

@@ -42,9 +42,8 @@ func TestClaims(t *testing.T) {
 			time.Sleep(time.Second)
 			c.want(held...)
 		}
-		if got := c.Usage().Gets; got < 20 || got > 60 {
-			t.Errorf("%d gets in an hour", got)
-		}
+		got := c.Usage().Gets
+		expect.That(t, got >= 20 && got <= 60, "%d gets in an hour", got)
 		// Forgotten with its holder.
 		for range 120 {
 			time.Sleep(time.Second)
@@ -169,9 +168,8 @@ func TestClaimBudget(t *testing.T) {
 		c.follow(t)
 		c.want(held...)
 		time.Sleep(10 * time.Second)
-		if got := c.Usage().Gets; got < 100 || got > fetchBurst+10*fetchRate+fetchAtOnce {
-			t.Errorf("%d gets in 10 s", got)
-		}
+		got := c.Usage().Gets
+		expect.That(t, got >= 100 && got <= fetchBurst+10*fetchRate+fetchAtOnce, "%d gets in 10 s", got)
 		time.Sleep(time.Minute)
 		expect.Is(t, len(c.book.known()), 500, "of 500 claims are known after a minute")
 	})

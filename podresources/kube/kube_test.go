@@ -213,9 +213,8 @@ func TestFaults(t *testing.T) {
 						t.Errorf("%s: %s in the end", source, got)
 					}
 				}
-				if len(c.book.known()) != 1 || len(c.book.bound()) != 1 {
-					t.Errorf("claims %v, pods %v", c.book.known(), c.book.bound())
-				}
+				expect.That(t, len(c.book.known()) == 1 && len(c.book.bound()) == 1,
+					"claims %v, pods %v", c.book.known(), c.book.bound())
 			})
 		})
 	}

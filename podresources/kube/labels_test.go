@@ -32,9 +32,8 @@ func TestNodeLabels(t *testing.T) {
 		time.Sleep(refreshAfter)
 		c.wantDevices(t, "p/a")
 		time.Sleep(10 * time.Hour)
-		if got := c.Usage().Gets; got < 60 || got > 65 {
-			t.Errorf("%d gets in 10 hours", got)
-		}
+		got := c.Usage().Gets
+		expect.That(t, got >= 60 && got <= 65, "%d gets in 10 hours", got)
 	})
 }
 

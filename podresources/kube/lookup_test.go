@@ -156,9 +156,7 @@ func TestPodLookedUp(t *testing.T) {
 			t.Errorf("%d gets in ten minutes", got)
 		}
 		synctest.Wait()
-		if len(c.book.read) != 1 || len(c.book.bound()) > 0 {
-			t.Errorf("read: %v, bound: %v", c.book.read, c.book.bound())
-		}
+		expect.That(t, len(c.book.read) == 1 && len(c.book.bound()) == 0, "read: %v, bound: %v", c.book.read, c.book.bound())
 	})
 }
 

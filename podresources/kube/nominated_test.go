@@ -77,9 +77,7 @@ func TestNominatedPods(t *testing.T) {
 			"listed at %v, and changed at %v", c.book.waiting, c.book.changed)
 		c.Delete(kubetest.Pods, "ns", "b")
 		c.wantNominated(t)
-		if len(c.book.bound()) > 0 {
-			t.Errorf("bound: %v", c.book.bound())
-		}
+		expect.That(t, len(c.book.bound()) == 0, "bound: %v", c.book.bound())
 		expect.Is(t, c.state(SourceNominated), "up", "the source")
 	})
 }

@@ -51,9 +51,8 @@ func TestOutage(t *testing.T) {
 		held = slices.Concat(c.putClaims("new", 10), held)
 		c.wantFor(outage/2, held)
 		// After 1, 2, 4, … 60 s: 15 rounds of as many requests as are made at once.
-		if got := c.Usage().Requests - before; got < 15 || got > 16*fetchAtOnce {
-			t.Errorf("%d requests while the server was away", got)
-		}
+		got := c.Usage().Requests - before
+		expect.That(t, got >= 15 && got <= 16*fetchAtOnce, "%d requests while the server was away", got)
 		expect.That(t, !c.node.Pending(held[0].Claim), "a new claim is pending while the server is away")
 
 		var mu sync.Mutex

@@ -81,9 +81,8 @@ func TestRejected(t *testing.T) {
 		c.follow(t)
 		time.Sleep(time.Second)
 		c.wantDevices(t, "p/a")
-		if len(c.book.bound()) != 1 || len(c.book.known()) != 1 {
-			t.Errorf("pods %v, claims %v", c.book.bound(), c.book.known())
-		}
+		expect.That(t, len(c.book.bound()) == 1 && len(c.book.known()) == 1,
+			"pods %v, claims %v", c.book.bound(), c.book.known())
 		got := map[string]driver.Rejections{}
 		for _, source := range []string{SourceSlices, SourceClaims, SourcePods} {
 			got[source] = c.node.Rejected(source)

@@ -112,9 +112,8 @@ func TestTrial(t *testing.T) {
 	must.Do(t, record(dir, done, "the fake"))
 	result := must.Get(replay(dir))(t)
 	expect.That(t, !strings.Contains(result.Busy.query, "1320000000000"), "the recording has serial numbers")
-	if result.Device != d.GPUs[0].UUID() || !result.seen() {
-		t.Fatalf("%s was loaded; its processes are visible: %v", result.Device, result.seen())
-	}
+	must.That(t, result.Device == d.GPUs[0].UUID() && result.seen(),
+		"%s was loaded; its processes are visible: %v", result.Device, result.seen())
 	check(t, result)
 	t.Run("not compared", func(t *testing.T) { notComparedOn(t, result.Busy, d.GPUs[0].UUID()) })
 	t.Run("wrong values", func(t *testing.T) { findsWrongValues(t, result.Busy) })

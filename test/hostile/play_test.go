@@ -110,9 +110,7 @@ func play(t *testing.T, n *node, in input) {
 	t.Helper()
 	p := player{node: n, input: in, began: n.now}
 	p.calm(3)
-	if len(in.places) == 0 || countReadings(n) < 2 {
-		t.Fatalf("%d places, %d readings", len(in.places), countReadings(n))
-	}
+	must.That(t, len(in.places) != 0 && countReadings(n) >= 2, "%d places, %d readings", len(in.places), countReadings(n))
 	if p.rates == nil {
 		p.rates = map[driver.Quantity]float64{driver.Energy: p.gauge(driver.Power)}
 	}

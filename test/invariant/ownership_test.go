@@ -235,9 +235,8 @@ func TestOwnershipOfShares(t *testing.T) {
 			r.Devices[0].Shares[0].ShareID = "s1" // the other share is missing
 			wrong = append(wrong, o.Check(r)...)
 		}
-		if (len(wrong) == 0) != except || (o.Compared() == 0) != except {
-			t.Errorf("excepted: %v, compared: %d, wrong: %v", except, o.Compared(), wrong)
-		}
+		expect.That(t, (len(wrong) == 0) == except && (o.Compared() == 0) == except,
+			"excepted: %v, compared: %d, wrong: %v", except, o.Compared(), wrong)
 		want := Sums{Least: 20, Most: 20, Apart: 20, Outside: []string{
 			"team/c of gpu.example.com/node1/gpu-0: 0.0 s, in truth 20.0 to 20.0 s",
 		}}

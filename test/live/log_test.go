@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestBrief(t *testing.T) {
@@ -21,7 +23,6 @@ func TestBrief(t *testing.T) {
 	}
 	_, name, _ := strings.Cut(got, "log: ")
 	name, _, _ = strings.Cut(name, "\n")
-	if all, err := os.ReadFile(name); err != nil || string(all) != log.String() {
-		t.Errorf("the file has %d bytes of %d: %v", len(all), log.Len(), err)
-	}
+	all, err := os.ReadFile(name)
+	expect.That(t, err == nil && string(all) == log.String(), "the file has %d bytes of %d: %v", len(all), log.Len(), err)
 }

@@ -80,9 +80,8 @@ func (p *Program) end() {
 	if p.t.Failed() {
 		p.t.Logf("the program's log: %s", Brief(p.Log()))
 	}
-	if strings.Contains(p.Log(), "DATA RACE") || strings.Contains(p.Log(), "panic:") {
-		p.t.Errorf("the program's log:\n%s", p.Log())
-	}
+	expect.That(p.t, !strings.Contains(p.Log(), "DATA RACE") && !strings.Contains(p.Log(), "panic:"),
+		"the program's log:\n%s", p.Log())
 }
 
 // Log returns what the program has logged.

@@ -226,9 +226,7 @@ func TestTruthOfPartitions(t *testing.T) {
 		"the GPU":       {m.Total("gpu-0", end).Joules, 4*idle + busy},
 		"a partition's": {m.Total("gpu-0-partition-0", end).Joules, 0},
 	} {
-		if !near(joules[0], joules[1]) {
-			t.Errorf("%s: %v J, want %v", what, joules[0], joules[1])
-		}
+		expect.That(t, near(joules[0], joules[1]), "%s: %v J, want %v", what, joules[0], joules[1])
 	}
 }
 

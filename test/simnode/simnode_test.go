@@ -150,9 +150,8 @@ func checkInventory(t *testing.T, n *Node, devices driver.Inventory) {
 	t.Helper()
 	samples, err := n.Source().Sample(t.Context())
 	must.Do(t, err)
-	if len(samples) != len(devices) || len(devices) != len(n.Devices()) {
-		t.Errorf("%d samples, %d devices in slices, %d on the node", len(samples), len(devices), len(n.Devices()))
-	}
+	expect.That(t, len(samples) == len(devices) && len(devices) == len(n.Devices()),
+		"%d samples, %d devices in slices, %d on the node", len(samples), len(devices), len(n.Devices()))
 	found := map[driver.ID]bool{}
 	for _, s := range samples {
 		for id, entry := range devices {

@@ -15,13 +15,10 @@ import (
 func TestTable(t *testing.T) {
 	last := 0
 	for _, m := range xid.Table() {
-		if m.First <= last || m.Last < m.First {
-			t.Errorf("codes %s follow %d", m.Codes(), last)
-		}
+		expect.That(t, m.First > last && m.Last >= m.First, "codes %s follow %d", m.Codes(), last)
 		last = m.Last
-		if m.What == "" || m.Work == "" || m.Cause == "" || m.Action == "" || strings.HasSuffix(m.What, ".") {
-			t.Errorf("%s: %+v is incomplete", m.Codes(), m)
-		}
+		expect.That(t, m.What != "" && m.Work != "" && m.Cause != "" && m.Action != "" && !strings.HasSuffix(m.What, "."),
+			"%s: %+v is incomplete", m.Codes(), m)
 		if m.Action == xid.None && m.Work == xid.AllEnds {
 			t.Errorf("%s ends all work, and nothing is to be done", m.Codes())
 		}

@@ -87,9 +87,8 @@ func TestListAMD(t *testing.T) {
 // A board's serial number, which its two GPUs have, identifies none of them.
 func TestListAMDShared(t *testing.T) {
 	found, err := listAMD(t, gpuTree(t, "devices/pci0002:00/0002:86:01.0/serial_number: 692409005400\n"))
-	if got := found.PCI("692409005400"); got != "" || err != nil {
-		t.Errorf("it is %q, error %v", got, err)
-	}
+	got := found.PCI("692409005400")
+	expect.That(t, got == "" && err == nil, "it is %q, error %v", got, err)
 	expect.Is(t, found.PCI("cce0c6d49f5b0d86"), "0000:05:00.0", "the unique ID")
 }
 

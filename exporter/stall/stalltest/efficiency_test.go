@@ -22,9 +22,7 @@ func TestEfficiencies(t *testing.T) {
 			clock += share
 			flops += s.Values[stalltest.Tensor] * share
 		}
-		if math.Abs(flops/n-e.FLOPs) > 0.005 {
-			t.Errorf("%s: %.4f, want %.4f", e.Name, flops/n, e.FLOPs)
-		}
+		expect.That(t, math.Abs(flops/n-e.FLOPs) <= 0.005, "%s: %.4f, want %.4f", e.Name, flops/n, e.FLOPs)
 		if means := tensor / n * clock / n; math.Abs(means-e.Means) > 0.002 {
 			t.Errorf("%s: the product of means is %.4f, want %.4f", e.Name, means, e.Means)
 		}

@@ -15,25 +15,18 @@ import (
 func TestFields(t *testing.T) {
 	names := map[string]bool{}
 	for f := range stalltest.NumFields {
-		if f.String() == "" || names[f.String()] {
-			t.Errorf("field %d has the name %q", f, f.String())
-		}
+		expect.That(t, f.String() != "" && !names[f.String()], "field %d has the name %q", f, f.String())
 		names[f.String()] = true
 		q, labels, ok := f.Reading()
-		if ok == f.Host() {
-			t.Errorf("%v: reading %v, of the host %v", f, ok, f.Host())
-		}
+		expect.That(t, ok != f.Host(), "%v: reading %v, of the host %v", f, ok, f.Host())
 		if !ok {
 			level := f == stalltest.HostAnon || f == stalltest.HostFile
-			if f.IsCounter() == level {
-				t.Errorf("%v: counter %v", f, f.IsCounter())
-			}
+			expect.That(t, f.IsCounter() != level, "%v: counter %v", f, f.IsCounter())
 			continue
 		}
 		spec := q.Spec()
-		if f.IsCounter() != (spec.Type == driver.Counter) {
-			t.Errorf("%v: counter %v, its quantity %v", f, f.IsCounter(), spec.Type)
-		}
+		expect.That(t, f.IsCounter() == (spec.Type == driver.Counter),
+			"%v: counter %v, its quantity %v", f, f.IsCounter(), spec.Type)
 		for i, label := range spec.Labels {
 			if label.Values != nil && !slices.Contains(label.Values, labels[i]) {
 				t.Errorf("%v: no value %q of the label %s", f, labels[i], label.Name)

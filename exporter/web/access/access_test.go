@@ -215,9 +215,8 @@ func TestDecisions(t *testing.T) {
 			g := newGated(s)
 			response := g.get(test.path, test.authorization)
 			response.Body.Close()
-			if response.StatusCode != test.want || s.asked() != test.asked {
-				t.Errorf("status %d after %d reviews, want %d after %d", response.StatusCode, s.asked(), test.want, test.asked)
-			}
+			expect.That(t, response.StatusCode == test.want && s.asked() == test.asked,
+				"status %d after %d reviews, want %d after %d", response.StatusCode, s.asked(), test.want, test.asked)
 			if challenge := response.Header.Get("WWW-Authenticate"); (challenge == "Bearer") != (test.want == 401) {
 				t.Errorf("WWW-Authenticate: %q", challenge)
 			}
@@ -281,9 +280,7 @@ func TestTogether(t *testing.T) {
 			})
 		}
 		asking.Wait()
-		if s.asked() != 2 {
-			t.Errorf("%d reviews, want 2", s.asked())
-		}
+		expect.That(t, s.asked() == 2, "%d reviews, want 2", s.asked())
 	})
 }
 
@@ -339,9 +336,8 @@ func TestGone(t *testing.T) {
 		g.ServeHTTP(httptest.NewRecorder(), r)
 		took := time.Since(begun)
 		expect.That(t, took <= 20*time.Millisecond, "it took %v", took)
-		if status := g.status("/metrics", "Bearer alice"); status != 200 || s.asked() != 2 {
-			t.Errorf("status %d after %d reviews, want 200 after 2", status, s.asked())
-		}
+		status := g.status("/metrics", "Bearer alice")
+		expect.That(t, status == 200 && s.asked() == 2, "status %d after %d reviews, want 200 after 2", status, s.asked())
 	})
 }
 

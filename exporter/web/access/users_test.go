@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -101,16 +102,13 @@ func askOnce(t *testing.T) {
 			t.Errorf("claims: %v, %v", may, err)
 		}
 	}
-	if s.asked() != 4 {
-		t.Errorf("%d questions, want 4", s.asked())
-	}
+	expect.That(t, s.asked() == 4, "%d questions, want 4", s.asked())
 	last := 0
 	for i := range 30 {
 		_, last = u.Of(request(fmt.Sprint("bad", i)))
 	}
-	if last != http.StatusServiceUnavailable || limited == 0 || s.asked() > 4+knownBurst {
-		t.Errorf("strangers: status %d, %d limited, %d questions", last, limited, s.asked())
-	}
+	expect.That(t, last == http.StatusServiceUnavailable && limited != 0 && s.asked() <= 4+knownBurst,
+		"strangers: status %d, %d limited, %d questions", last, limited, s.asked())
 	alice, _ := u.Of(request("alice"))
 	before := s.asked()
 	var err error
@@ -119,7 +117,6 @@ func askOnce(t *testing.T) {
 			break
 		}
 	}
-	if err == nil || s.asked()-before > userBurst {
-		t.Errorf("a user who asks about many namespaces: %v after %d questions", err, s.asked()-before)
-	}
+	expect.That(t, err != nil && s.asked()-before <= userBurst,
+		"a user who asks about many namespaces: %v after %d questions", err, s.asked()-before)
 }

@@ -170,9 +170,7 @@ func (g *target) url(path string) string {
 func (g *target) await(what string, try func() error) {
 	g.t.Helper()
 	live.Await(g.t, 3*time.Minute, what, func() error {
-		if !g.Running() {
-			g.t.Fatalf("not %s: the program has ended: %v", what, g.State())
-		}
+		must.That(g.t, g.Running(), "not %s: the program has ended: %v", what, g.State())
 		return try()
 	})
 }

@@ -148,9 +148,7 @@ func startHolder(t *testing.T, cmd *exec.Cmd, programs string) *holder {
 
 func (h *holder) await(t *testing.T, want string) {
 	t.Helper()
-	if !h.lines.Scan() || h.lines.Text() != want {
-		t.Fatalf("the other process says %q, want %q", h.lines.Text(), want)
-	}
+	must.That(t, h.lines.Scan() && h.lines.Text() == want, "the other process says %q, want %q", h.lines.Text(), want)
 }
 
 // end sends a signal to the holder's process group, as a terminal does, and checks that soon no

@@ -120,9 +120,7 @@ func (w *world) testGoesOn(t *testing.T, prometheus live.Prometheus, r rollout) 
 		resets, err := prometheus.Query(t.Context(), "resets("+family+"[10m])", at)
 		expect.That(t, err == nil && len(resets) != 0, "resets of %s: %d series, %v", family, len(resets), err)
 		for _, s := range resets {
-			if s.Samples[0].Value != 0 {
-				t.Errorf("Prometheus sees %v resets of %s%v", s.Samples[0].Value, family, s.Labels)
-			}
+			expect.That(t, s.Samples[0].Value == 0, "Prometheus sees %v resets of %s%v", s.Samples[0].Value, family, s.Labels)
 		}
 	}
 	t.Logf("%d counters go on over the rollout, %d of the series in Prometheus", len(r.before), over)

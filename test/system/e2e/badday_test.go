@@ -103,9 +103,7 @@ func TestLyingNodes(t *testing.T) {
 	expect.That(t, len(seen.dead) == 0 && len(seen.page) <= 5<<20,
 		"honest nodes called dead: %v; %d bytes of the page", seen.dead, len(seen.page))
 	peak := l.gateway.memory("VmHWM")
-	if peak > maxPeak {
-		t.Errorf("%.1f MiB at most, want %d", mib(peak), maxPeak>>20)
-	}
+	expect.That(t, peak <= maxPeak, "%.1f MiB at most, want %d", mib(peak), maxPeak>>20)
 	t.Logf("ten of %d nodes lie: %.1f MiB at most; the page has %d bytes", *labNodes, mib(peak), len(seen.page))
 }
 
@@ -186,9 +184,7 @@ func TestLies(t *testing.T) {
 			l.lies = test.lies
 			said, peak := test.read(l)
 			expect.That(t, strings.Contains(said, test.want), "no %q in\n%.600s", test.want, said)
-			if peak > test.most || peak == 0 {
-				t.Errorf("%.1f MiB at most, want %d", mib(peak), test.most>>20)
-			}
+			expect.That(t, peak <= test.most && peak != 0, "%.1f MiB at most, want %d", mib(peak), test.most>>20)
 			t.Logf("%s: %.1f MiB at most", test.name, mib(peak))
 		})
 	}
@@ -205,9 +201,7 @@ func TestTopOfLyingNodes(t *testing.T) {
 	shown := strings.Count(said, "gpu-0")
 	expect.That(t, named+late >= 10 && shown <= *labNodes-10 && shown+named+late == *labNodes && shown >= *labNodes/2,
 		"top names %d nodes and %d late ones, and shows %d of the others:\n%.600s", named, late, shown, said)
-	if peak > maxTop || peak == 0 {
-		t.Errorf("%.1f MiB at most, want %d", mib(peak), maxTop>>20)
-	}
+	expect.That(t, peak <= maxTop && peak != 0, "%.1f MiB at most, want %d", mib(peak), maxTop>>20)
 	t.Logf("top of %d nodes of which ten lie: %.1f MiB at most, %v; it names %d, and %d late ones", *labNodes, mib(peak),
 		time.Since(from).Round(10*time.Millisecond), named, late)
 }

@@ -77,12 +77,10 @@ func TestMemoryWithEverythingOn(t *testing.T) {
 	p.eventually("aware of an incident of each device with uncorrectable errors", func() bool {
 		return len(p.incidents()) >= largenode.Devices/8
 	})
-	if len(files(t, n.Path("state"))) == 0 || len(sent.all()) == 0 {
-		t.Errorf("%d files and %d Events of incidents", len(files(t, n.Path("state"))), len(sent.all()))
-	}
-	if peak := p.memory("VmHWM"); peak > maxEverything {
-		t.Errorf("%.1f MiB were resident, want at most %d", mib(peak), maxEverything>>20)
-	}
+	expect.That(t, len(files(t, n.Path("state"))) != 0 && len(sent.all()) != 0,
+		"%d files and %d Events of incidents", len(files(t, n.Path("state"))), len(sent.all()))
+	peak := p.memory("VmHWM")
+	expect.That(t, peak <= maxEverything, "%.1f MiB were resident, want at most %d", mib(peak), maxEverything>>20)
 }
 
 // cost prints, for each minute in which the program is scraped every 15 s, its share of a core and
@@ -104,9 +102,8 @@ func (p *program) cost() {
 		begun, cpu, before := time.Now(), p.cpu(), p.written()
 		for rest := minute; rest > 0; rest = minute - time.Since(begun) {
 			a := p.page("/metrics", "Accept", acceptProtobuf)
-			if !strings.Contains(a.header.Get("Content-Type"), "protobuf") {
-				p.t.Fatalf("content type %q, want protobuf", a.header.Get("Content-Type"))
-			}
+			must.That(p.t, strings.Contains(a.header.Get("Content-Type"), "protobuf"),
+				"content type %q, want protobuf", a.header.Get("Content-Type"))
 			time.Sleep(min(15*time.Second, rest))
 		}
 		took := time.Since(begun)
@@ -114,9 +111,8 @@ func (p *program) cost() {
 		p.t.Logf("in %.0f s: %.2f %% of a core, %.2f MB of state a minute; resident %.1f MiB, at most %.1f MiB",
 			took.Seconds(), 100*(p.cpu()-cpu).Seconds()/took.Seconds(), written/1e6,
 			mib(p.memory("VmRSS")), mib(p.memory("VmHWM")))
-		if written > maxState {
-			p.t.Errorf("%.2f MB of state were written in a minute, want at most %.0f", written/1e6, maxState/1e6)
-		}
+		expect.That(p.t, written <= maxState,
+			"%.2f MB of state were written in a minute, want at most %.0f", written/1e6, maxState/1e6)
 	}
 }
 

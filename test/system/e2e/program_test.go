@@ -148,9 +148,7 @@ func (p *program) eventually(what string, is func() bool) {
 func (p *program) within(timeout time.Duration, what string, is func() bool) {
 	p.t.Helper()
 	for deadline := time.Now().Add(timeout); !is(); time.Sleep(50 * time.Millisecond) {
-		if !p.Running() {
-			p.t.Fatalf("not %s: the program has ended: %v", what, p.State())
-		}
+		must.That(p.t, p.Running(), "not %s: the program has ended: %v", what, p.State())
 		must.That(p.t, !time.Now().After(deadline), "not %s within %v", what, timeout)
 	}
 }

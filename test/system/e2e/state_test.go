@@ -106,11 +106,56 @@ func goesOn(t *testing.T, before, now map[string]float64) {
 	expect.That(t, n >= 20, "only %d counters go on", n)
 }
 
-// endings are the ways in which a program ends.
+// endings are the ways in which a program ends, and what has happened to its folder before.
 func endings() map[string]func(p *program, f flags) {
 	return map[string]func(p *program, f flags){
 		"it ends":      func(p *program, _ flags) { p.Stop() },
 		"it is killed": func(p *program, f flags) { p.killWritten(f) },
+		"it is killed after a second program": func(p *program, f flags) {
+			findLocked(p.t, f)
+			p.killWritten(f)
+		},
+		"it is killed after check": func(p *program, f flags) {
+			checkFolder(p.t, f)
+			p.killWritten(f)
+		},
+	}
+}
+
+// findLocked runs a second program on the same folder: it runs without it, and reports that.
+func findLocked(t *testing.T, f flags) {
+	t.Helper()
+	second := start(t, f)
+	second.held(1)
+	second.scrape().want(0, "dra_exporter_source_up", "source", "state")
+	expect.That(t, second.lastScrape().positive("dra_exporter_source_errors_total", "source", "state", "reason", "locked"),
+		"the second instance does not say that the folder is locked")
+	second.Stop()
+}
+
+// checkFolder runs check: in the pod of the program, it reads the state folder of the program
+// without changing it. Without a state folder, it reports that nothing is kept over a restart.
+func checkFolder(t *testing.T, f flags) {
+	t.Helper()
+	folder, without := f["state.dir"], f.With(nil)
+	delete(without, "state.dir")
+	for _, of := range []struct {
+		flags flags
+		env   []string
+		want  string
+	}{
+		{without, []string{"DRA_EXPORTER_STATE_DIR=" + folder}, folder + ": counters, incidents"},
+		{
+			without.With(flags{"node-name": "other"}), []string{"DRA_EXPORTER_STATE_DIR=" + folder},
+			"can't be used (other_node)",
+		},
+		{without, nil, "not set: counters, incidents and receipts are lost"},
+	} {
+		said, _ := command(t.Context(), append(of.flags.Args(), "check"), of.env...).Output() // its status is that of others
+		lines := slices.Collect(strings.Lines(string(said)))
+		expect.That(t, slices.ContainsFunc(lines, func(line string) bool {
+			return strings.Contains(line, "state.dir") && strings.Contains(line, of.want)
+		}), "check does not say %q of the folder:\n%s", of.want, said)
 	}
 }
 
@@ -161,8 +206,9 @@ func written(t *testing.T, folder string) bool {
 	return n >= 0 && bytes.HasPrefix(b[n:], []byte{1, 0, 0, 0}) && bytes.HasSuffix(b, []byte("M"))
 }
 
-// Counters continue over a restart. What the devices counted in between is charged to the claims
-// that held them all the time, and so are errors in between. Peaks are kept.
+// What a restart must keep, however the program ended. Counters continue. What the devices counted
+// in between is charged to the claims that held them all the time, and so are errors in between.
+// Peaks are kept.
 func TestStateOutlivesRestart(t *testing.T) {
 	t.Parallel()
 	for name, end := range endings() {
@@ -258,61 +304,4 @@ func TestDamagedState(t *testing.T) {
 			t.Errorf("%s was %v, and begins again with %v", key, value, now)
 		}
 	}
-}
-
-// A second program on the same folder runs without it, and reports that. It does not disturb the
-// first one.
-func TestSecondInstance(t *testing.T) {
-	t.Parallel()
-	_, _, f := stateNode(t)
-	p := start(t, f)
-	p.held(1)
-	second := start(t, f)
-	second.held(1)
-	second.scrape().want(0, "dra_exporter_source_up", "source", "state")
-	expect.That(t, second.lastScrape().positive("dra_exporter_source_errors_total", "source", "state", "reason", "locked"),
-		"the second instance does not say that the folder is locked")
-	second.Stop()
-	before := p.counters()
-	p.killWritten(f)
-	p = start(t, f)
-	p.held(2)
-	goesOn(t, before, p.counters())
-}
-
-// In the pod of the program, check reads the state folder of the program without changing it.
-// Without a state folder, it reports that nothing is kept over a restart.
-func TestCheckLooksAtState(t *testing.T) {
-	t.Parallel()
-	_, _, f := stateNode(t)
-	p := start(t, f)
-	p.held(1)
-	says := func(f flags, env ...string) string {
-		command := command(t.Context(), append(f.Args(), "check"), env...)
-		said, _ := command.Output() // its status is that of other findings
-		for line := range strings.Lines(string(said)) {
-			if strings.Contains(line, "state.dir") {
-				return line
-			}
-		}
-		return ""
-	}
-	folder := f["state.dir"]
-	without := f.With(nil)
-	delete(without, "state.dir")
-	if line := says(without, "DRA_EXPORTER_STATE_DIR="+folder); !strings.Contains(line, folder+": counters, incidents") {
-		t.Errorf("of the folder check says %q", line)
-	}
-	other := without.With(flags{"node-name": "other"})
-	if line := says(other, "DRA_EXPORTER_STATE_DIR="+folder); !strings.Contains(line, "can't be used (other_node)") {
-		t.Errorf("of the folder of another node check says %q", line)
-	}
-	if line := says(without); !strings.Contains(line, "not set: counters, incidents and receipts are lost") {
-		t.Errorf("without a folder check says %q", line)
-	}
-	before := p.counters()
-	p.killWritten(f)
-	p = start(t, f)
-	p.held(1)
-	goesOn(t, before, p.counters())
 }

@@ -120,7 +120,6 @@ func TestTopInTerminal(t *testing.T) {
 	term.awaitThat("renewed", func(screen string) bool { return !strings.Contains(screen, "is stale") })
 	term.keys("q")
 	term.await("ready>")
-	if term.alternate() || strings.Contains(term.screen(), "gpu-0") {
-		t.Errorf("after q the terminal shows\n%s", term.screen())
-	}
+	expect.That(t, !term.alternate() && !strings.Contains(term.screen(), "gpu-0"),
+		"after q the terminal shows\n%s", term.screen())
 }

@@ -66,9 +66,8 @@ func TestNodeWithoutDRA(t *testing.T) {
 	// Idle. Which of two slices works is unknown: any use counts for both.
 	m.want(0, "dra_pod_unclaimed_used_seconds_total", append(of(1), "pod", "idle")...)
 	for _, pod := range []string{"slice-a", "slice-b"} {
-		if !m.positive("dra_pod_unclaimed_used_seconds_total", append(of(2), "pod", pod)...) {
-			t.Errorf("%s did not use its busy device", pod)
-		}
+		expect.That(t, m.positive("dra_pod_unclaimed_used_seconds_total", append(of(2), "pod", pod)...),
+			"%s did not use its busy device", pod)
 	}
 	last, _ := m.value("dra_pod_unclaimed_last_active_timestamp_seconds", "pod", "busy")
 	since, _ := m.value("dra_pod_unclaimed_last_active_timestamp_seconds", "pod", "idle")

@@ -49,6 +49,9 @@ const (
 	beginning               // a time: that of the unit's start
 )
 
+// most of the time is all of it: times of holders are counted some seconds later than they pass.
+const most = 0.9
+
 // parseTemplate reads two expositions of a program. Counters continue at the rate between the two.
 func parseTemplate(r recording) (*template, error) {
 	t := &template{at: r.at}
@@ -65,6 +68,9 @@ func parseTemplate(r recording) (*template, error) {
 		}
 		if s.course = courseOf(name, kind, s.value); s.course == counting || s.course == held {
 			s.rate = max(0, s.value-before[text]) / r.between.Seconds()
+			if s.course == held && s.rate > most {
+				s.rate = 1
+			}
 		}
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(text))

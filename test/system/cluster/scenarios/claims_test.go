@@ -134,9 +134,7 @@ func testPartitions(t *testing.T, w *world) {
 	n.pod("b", podSpec("b"))
 	n.running(2)
 	holds, r := n.agree(2)
-	if holds[0].Device == holds[1].Device {
-		t.Errorf("both hold %s", holds[0].Device)
-	}
+	expect.That(t, holds[0].Device != holds[1].Device, "both hold %s", holds[0].Device)
 	for _, h := range holds {
 		if d := deviceOf(r, h.Device); d.Parent != "cut-0" || d.Attribution != join.AttributionExclusive {
 			t.Errorf("%s is a part of %q and divided as %q", h.Device, d.Parent, d.Attribution)

@@ -63,9 +63,8 @@ func testReusedClaimName(t *testing.T, w *world) {
 		n.claim("nightly", memory(request("part", gpudriver.ClassShared), index, "10Gi"))
 		n.job(fmt.Sprintf("run-%d", i), nil, podSpec("nightly"))
 		n.running(1)
-		if holds, _ := n.agree(1); holds[0].Device != device {
-			t.Fatalf("run %d holds %s, want %s", i, holds[0].Device, device)
-		}
+		holds, _ := n.agree(1)
+		must.That(t, holds[0].Device == device, "run %d holds %s, want %s", i, holds[0].Device, device)
 		time.Sleep(timing)
 		background := metav1.DeletePropagationBackground
 		n.no(n.client.BatchV1().Jobs(n.name).Delete(n.Context(), fmt.Sprintf("run-%d", i),
