@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -306,29 +307,42 @@ func (c Catalogue) Named(name string) (Quantity, bool) {
 func (q Quantity) Spec() Spec { return specOf(q) }
 
 // String returns the name of a quantity of the standard catalogue; "" for others.
-func (q Quantity) String() string { return specOf(q).Name }
+func (q Quantity) String() string { return describe(q).Name }
 
 // specOf returns the description of a quantity of the standard catalogue.
 func specOf(q Quantity) Spec {
 	s := describe(q)
 	s.bound()
+	s.Metric = cmp.Or(s.Metric, s.metric())
 	return s
 }
 
-// describe returns the description of a quantity without the bounds of its unit.
+// metric returns the name of the family by the rules of Prometheus: the name, its unit unless the
+// name ends with it, and total for a counter.
+func (s *Spec) metric() string {
+	name := s.Name
+	if s.Unit != "" && !strings.HasSuffix(name, s.Unit) {
+		name += "_" + s.Unit
+	}
+	if s.Type == Counter {
+		name += "_total"
+	}
+	return name
+}
+
+// describe returns the description of a quantity without the bounds of its unit, and without the
+// name of its family unless that is not [Spec.metric].
 func describe(q Quantity) Spec { //nolint:funlen // a table
 	switch q {
 	case Utilization:
 		return Spec{
-			Name:   "utilization",
-			Metric: "utilization_ratio", Unit: "ratio", Sharing: Additive, NonNegative: true, Max: maxRatio,
+			Name: "utilization", Unit: "ratio", Sharing: Additive, NonNegative: true, Max: maxRatio,
 			Help:  "Share of time in which any engine of the device was busy, 0 to 1.",
 			Basis: ByTime, MeasuresBasis: true, Integral: "active_seconds", Activity: BusyShare, Distributed: true,
 		}
 	case EngineUtilization:
 		return Spec{
-			Name:   "engine_utilization",
-			Metric: "engine_utilization_ratio", Unit: "ratio", NonNegative: true, Max: maxRatio,
+			Name: "engine_utilization", Unit: "ratio", NonNegative: true, Max: maxRatio,
 			Help: "Share of time in which one engine of the device was busy, 0 to 1.",
 			Labels: []Label{{Name: "engine", Values: []string{
 				"sm", "tensor", "dram", "copy", "encoder", "decoder", "jpeg", "ofa", "render", "video", "compute",
@@ -338,73 +352,62 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 		}
 	case Occupancy:
 		return Spec{
-			Name:   "occupancy",
-			Metric: "occupancy_ratio", Unit: "ratio", NonNegative: true, Max: maxRatio,
+			Name: "occupancy", Unit: "ratio", NonNegative: true, Max: maxRatio,
 			Help: "Resident warps or waves as a share of what the device can hold, 0 to 1.",
 		}
 	case ActiveSeconds:
 		return Spec{
-			Name:   "active_seconds",
-			Metric: "active_seconds_total", Unit: "seconds", Type: Counter, Sharing: Additive, NonNegative: true,
+			Name: "active_seconds", Unit: "seconds", Type: Counter, Sharing: Additive, NonNegative: true,
 			Help:  "Busy time of the device: the integral of its utilization.",
 			Basis: ByTime, Activity: BusyShare,
 		}
 	case MemoryUsed:
 		return Spec{
-			Name:   "memory_used",
-			Metric: "memory_used_bytes", Unit: "bytes", Sharing: Additive, NonNegative: true,
+			Name: "memory_used", Unit: "bytes", Sharing: Additive, NonNegative: true,
 			Help:  "Device memory in use.",
 			Basis: ByMemory, MeasuresBasis: true, Peak: "memory_used_peak", Distributed: true,
 		}
 	case MemoryCapacity:
 		return Spec{
-			Name:   "memory_capacity",
-			Metric: "memory_capacity_bytes", Unit: "bytes", NonNegative: true, Zero: ZeroIsAbsent,
+			Name: "memory_capacity", Unit: "bytes", NonNegative: true, Zero: ZeroIsAbsent,
 			Help: "Total memory of the device.",
 		}
 	case HostMemoryUsed:
 		return Spec{
-			Name:   "host_memory_used",
-			Metric: "host_memory_used_bytes", Unit: "bytes", NonNegative: true,
+			Name: "host_memory_used", Unit: "bytes", NonNegative: true,
 			Help: "Memory of the host that the device uses as its own (GTT of AMD GPUs).",
 		}
 	case HostMemoryCapacity:
 		return Spec{
-			Name:   "host_memory_capacity",
-			Metric: "host_memory_capacity_bytes", Unit: "bytes", NonNegative: true, Fact: true,
+			Name: "host_memory_capacity", Unit: "bytes", NonNegative: true, Fact: true,
 			Help: "Highest amount of the host's memory that the device can use as its own.",
 		}
 	case Power:
 		return Spec{
-			Name:   "power",
-			Metric: "power_watts", Unit: "watts", Sharing: Additive, NonNegative: true, Zero: ZeroIsAbsentOfWhole,
+			Name: "power", Unit: "watts", Sharing: Additive, NonNegative: true, Zero: ZeroIsAbsentOfWhole,
 			Help:     "Power drawn by the device.",
 			Integral: "energy", Divided: true, Peak: "power_peak", Distributed: true,
 		}
 	case Energy:
 		return Spec{
-			Name:   "energy",
-			Metric: "energy_joules_total", Unit: "joules", Type: Counter, Sharing: Additive, NonNegative: true,
+			Name: "energy", Unit: "joules", Type: Counter, Sharing: Additive, NonNegative: true,
 			Zero:    ZeroNeedsOther,
 			Help:    "Energy used by the device: its hardware counter, or else the integral of its power.",
 			Divided: true,
 		}
 	case Temperature:
 		return Spec{
-			Name:   "temperature",
-			Metric: "temperature_celsius", Unit: "celsius", Zero: ZeroIsAbsent,
+			Name: "temperature", Unit: "celsius", Zero: ZeroIsAbsent,
 			Help: "Temperature of one sensor of the device.", Labels: []Label{{Name: "sensor"}},
 		}
 	case Clock:
 		return Spec{
-			Name:   "clock",
-			Metric: "clock_hertz", Unit: "hertz", NonNegative: true, Zero: ZeroIsAbsentOfWhole,
+			Name: "clock", Unit: "hertz", NonNegative: true, Zero: ZeroIsAbsentOfWhole,
 			Help: "Frequency of one clock domain of the device.", Labels: []Label{{Name: "domain"}},
 		}
 	case IOBytes:
 		return Spec{
-			Name:   "io_bytes",
-			Metric: "io_bytes_total", Unit: "bytes", Type: Counter, Sharing: Additive, NonNegative: true,
+			Name: "io_bytes", Unit: "bytes", Type: Counter, Sharing: Additive, NonNegative: true,
 			Help: "Bytes that crossed one of the device's links.",
 			Labels: []Label{
 				{Name: "link", Values: []string{"pcie", "nvlink", "network", "rdma", "xgmi", "storage"}}, directions(),
@@ -413,26 +416,22 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 		}
 	case NetworkPackets:
 		return Spec{
-			Name:   "network_packets",
-			Metric: "network_packets_total", Type: Counter, NonNegative: true, MaxRate: maxPackets,
+			Name: "network_packets", Type: Counter, NonNegative: true, MaxRate: maxPackets,
 			Help: "Packets that the network device received or transmitted.", Labels: []Label{directions()},
 		}
 	case NetworkErrors:
 		return Spec{
-			Name:   "network_errors",
-			Metric: "network_errors_total", Type: Counter, NonNegative: true, MaxRate: maxPackets,
+			Name: "network_errors", Type: Counter, NonNegative: true, MaxRate: maxPackets,
 			Help: "Packets that the network device received or transmitted with errors.", Labels: []Label{directions()},
 		}
 	case NetworkDrops:
 		return Spec{
-			Name:   "network_drops",
-			Metric: "network_drops_total", Type: Counter, NonNegative: true, MaxRate: maxPackets,
+			Name: "network_drops", Type: Counter, NonNegative: true, MaxRate: maxPackets,
 			Help: "Packets that the network device dropped.", Labels: []Label{directions()},
 		}
 	case Errors:
 		return Spec{
-			Name:   "errors",
-			Metric: "errors_total", Type: Counter, Sharing: Witnessed, NonNegative: true, MaxRate: maxErrors,
+			Name: "errors", Type: Counter, Sharing: Witnessed, NonNegative: true, MaxRate: maxErrors,
 			Help: "Errors that the device or its driver reported. Those of NVLink 5 (XID 144 to 150) and of " +
 				"NVSwitches (codes from 10000 on) have the severity that the driver logs; a nonfatal error hits no holder.",
 			Labels: append(
@@ -444,23 +443,20 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 		}
 	case ThrottledSeconds:
 		return Spec{
-			Name:   "throttled_seconds",
-			Metric: "throttled_seconds_total", Unit: "seconds", Type: Counter, Sharing: Witnessed, NonNegative: true,
+			Name: "throttled_seconds", Unit: "seconds", Type: Counter, Sharing: Witnessed, NonNegative: true,
 			Help:   "Time in which the device was throttled, which means that it ran below its maximum clocks, by reason.",
 			Labels: []Label{{Name: "reason"}},
 		}
 	case Health:
 		return Spec{
-			Name:   "health",
-			Metric: "health", NonNegative: true, Max: 1,
+			Name: "health", NonNegative: true, Max: 1,
 			Help:   "Health of the device as its driver reports it: 1 for the present status. The others have no series.",
 			Labels: []Label{{Name: "status", Values: []string{"healthy", "unhealthy", "unknown"}}},
 			State:  true, Internal: true,
 		}
 	case Capacity:
 		return Spec{
-			Name:   "capacity",
-			Metric: "capacity", NonNegative: true,
+			Name: "capacity", NonNegative: true,
 			Help: "Capacity of the device for one resource, in the resource's base unit (memory in bytes, speed in bytes per " +
 				"second).",
 			Labels:   []Label{{Name: "resource"}},
@@ -468,43 +464,37 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 		}
 	case RequestsInFlight:
 		return Spec{
-			Name:   "requests_in_flight",
-			Metric: "requests_in_flight", NonNegative: true, Max: 1e9,
+			Name: "requests_in_flight", NonNegative: true, Max: 1e9,
 			Help: "Requests that the storage device has received and not completed yet.",
 		}
 	case StorageUsed:
 		return Spec{
-			Name:   "storage_used",
-			Metric: "storage_used_bytes", Unit: "bytes", NonNegative: true,
+			Name: "storage_used", Unit: "bytes", NonNegative: true,
 			Help: "Storage of the device that is allocated, as counted by the device (NVMe: NUSE of its namespaces). " +
 				"dra_device_capacity{resource=\"storage\"} is the total.",
 		}
 	case MemoryUsedPeak:
 		return Spec{
-			Name:   "memory_used_peak",
-			Metric: "memory_used_peak_bytes", Unit: "bytes", Sharing: Witnessed, NonNegative: true,
+			Name: "memory_used_peak", Unit: "bytes", Sharing: Witnessed, NonNegative: true,
 			Help: "Highest memory use of all readings so far.",
 			Fact: true, Internal: true, Derived: true,
 		}
 	case PowerPeak:
 		return Spec{
-			Name:   "power_peak",
-			Metric: "power_peak_watts", Unit: "watts", Sharing: Witnessed, NonNegative: true,
+			Name: "power_peak", Unit: "watts", Sharing: Witnessed, NonNegative: true,
 			Help: "Highest power of all readings so far.",
 			Fact: true, Internal: true, Derived: true,
 		}
 	case TensorThroughput:
 		return Spec{
-			Name:   "tensor_throughput",
-			Metric: "tensor_throughput_ratio", Unit: "ratio", Sharing: Additive, NonNegative: true, Max: maxRatio,
+			Name: "tensor_throughput", Unit: "ratio", Sharing: Additive, NonNegative: true, Max: maxRatio,
 			Help: "Share of the highest rate of the tensor cores that they reach, 0 to 1: the share of time in which they are " +
 				"busy, times the clock of the SMs over its maximum.",
 			Integral: "tensor_seconds", Internal: true, Derived: true,
 		}
 	case TensorSeconds:
 		return Spec{
-			Name:   "tensor_seconds",
-			Metric: "tensor_seconds_total", Unit: "seconds", Type: Counter, Sharing: Additive, NonNegative: true,
+			Name: "tensor_seconds", Unit: "seconds", Type: Counter, Sharing: Additive, NonNegative: true,
 			Help: "Time for which the tensor cores were busy, at the highest clock: the integral of their throughput, by " +
 				"which an hour at half of the clock counts half an hour. Its rate is the overall FLOP utilization.",
 			Internal: true, Derived: true,

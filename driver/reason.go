@@ -92,7 +92,6 @@ const (
 	ReasonNodeSelector        Reason = "node_selector_labels"   // devices selected by node labels that are unknown
 	ReasonMalformedPod        Reason = "malformed_pod"          // an object of the API
 	ReasonMalformedClaim      Reason = "malformed_claim"        // a ResourceClaim
-	ReasonTooManyClaims       Reason = "too_many_claims"        // claims beyond the bound
 	ReasonDuplicateClaim      Reason = "duplicate_claim"        // the first one counts
 	ReasonMalformedSpec       Reason = "malformed_spec"         // a CDI spec
 	ReasonMalformedCDI        Reason = "malformed_cdi_device"   // a device of a CDI spec
@@ -127,7 +126,6 @@ func Reasons() []Reason {
 		ReasonMalformedDevice, ReasonMalformedCapacity,
 		ReasonTooManySlices, ReasonTooManyDevices,
 		ReasonDuplicateDevice, ReasonNodeSelector, ReasonMalformedPod, ReasonMalformedClaim,
-		ReasonTooManyClaims,
 		ReasonDuplicateClaim, ReasonMalformedSpec, ReasonMalformedCDI, ReasonLargeSpec,
 		ReasonUnreadableSpec, ReasonUnreadableFolder, ReasonTooManySpecs, ReasonMalformedTaintRule,
 		ReasonUnsupportedSelector, ReasonTooManyTaints, ReasonTooManyTaintRules,

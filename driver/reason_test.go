@@ -84,7 +84,5 @@ func TestRejections(t *testing.T) {
 		{Input: "slices", Reason: driver.ReasonDuplicate, Count: 1},
 		{Input: "slices", Reason: driver.ReasonTooMany, Count: 3},
 	}
-	if diff := cmp.Diff(want, counts.Of("slices")); diff != "" {
-		t.Errorf("rejections (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "rejections", want, counts.Of("slices"))
 }

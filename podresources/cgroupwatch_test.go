@@ -210,7 +210,7 @@ func TestWatchKernelOverflow(t *testing.T) {
 	running.Wait()
 	expect.That(t, came < 2*all, "the kernel has lost no event: %d changes", came)
 	for uid, there := range there {
-		expect.Is(t, there, (uid == uidA), "%s there", uid)
+		expect.Is(t, there, uid == uidA, "%s there", uid)
 	}
 }
 
@@ -240,7 +240,7 @@ func TestWatchManyAtOnce(t *testing.T) {
 		}
 	}
 	for uid, there := range there {
-		expect.Is(t, there, (uid == uidA), "%s there", uid)
+		expect.Is(t, there, uid == uidA, "%s there", uid)
 	}
 }
 

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"hash/fnv"
-	"io"
 	"io/fs"
 	"iter"
 	"maps"
@@ -233,7 +231,7 @@ func namesOf(devices []specDevice) []string {
 // list returns the spec files of a folder, sorted. A folder that does not exist has none. For a
 // folder that cannot be read, it returns the known files.
 func (c *CDI) list(i int, dir string) []string {
-	entries, err := readDir(dir)
+	entries, err := sysfs.Names(sysfs.WorkingDir, dir, 4*maxSpecs)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		if !c.unreadable[dir] {
 			c.unreadable[dir] = true
@@ -249,7 +247,6 @@ func (c *CDI) list(i int, dir string) []string {
 			paths = append(paths, filepath.Join(dir, name))
 		}
 	}
-	slices.Sort(paths)
 	excess := max(0, len(paths)-maxSpecs)
 	c.rejected.Add(driver.ReasonTooManySpecs, excess-c.excess[dir])
 	c.excess[dir] = excess
@@ -266,20 +263,6 @@ func (c *CDI) known(dir int) []string {
 	}
 	slices.Sort(paths)
 	return paths
-}
-
-// readDir returns the names in a folder, up to a number far above maxSpecs.
-func readDir(dir string) ([]string, error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, fmt.Errorf("read folder: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	names, err := f.Readdirnames(4 * maxSpecs)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("read folder: %w", err)
-	}
-	return names, nil
 }
 
 // updateFile reads a file if it has changed. A file that cannot be parsed keeps its previous

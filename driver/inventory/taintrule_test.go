@@ -97,7 +97,7 @@ func TestAddTaints(t *testing.T) {
 	diff := cmp.Diff(want, got)
 	expect.That(t, diff == "" && surplus == 0, "%d too many; -want +got:\n%s", surplus, diff)
 	expect.Equal(t, "the argument was changed", driver.Inventory{id: {Taints: []driver.Taint{worn}}, other: {}}, listed)
-	expect.Is(t, taints[:2][1], (driver.Taint{}), "the argument's array was written to")
+	expect.Is(t, taints[:2][1], driver.Taint{}, "the argument's array was written to")
 	expect.That(t, worn.Source() == "slice" && byRule.Source() == "rule",
 		"sources %s and %s", worn.Source(), byRule.Source())
 	many := make([]TaintRule, maxRuleTaints+3)

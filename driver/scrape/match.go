@@ -27,9 +27,11 @@ const (
 	MatchSerial = "serial"
 )
 
+// matchKinds returns the values of Match.Hardware, each at the position of its kind.
 func matchKinds() []string {
 	return []string{
-		MatchUUID, MatchPCI, MatchNetDev, MatchRDMA, MatchNode, MatchIndex, MatchSerial, MatchDevice,
+		kindDevice: MatchDevice, kindIndex: MatchIndex, kindNetDev: MatchNetDev, kindNode: MatchNode, kindPCI: MatchPCI,
+		kindRDMA: MatchRDMA, kindSerial: MatchSerial, kindUUID: MatchUUID,
 	}
 }
 
@@ -58,7 +60,7 @@ type Per struct {
 }
 
 func (m *Match) check(driverName string) error {
-	kinds := matchKinds()
+	kinds := matchKinds()[1:]
 	switch {
 	case !isLabelName(m.Label):
 		return fmt.Errorf("label: %.64q is not a label name", m.Label)
@@ -82,7 +84,7 @@ func (m *Match) check(driverName string) error {
 
 // compile returns the matcher.
 func (m *Match) compile() (*matcher, error) {
-	c := &matcher{Match: *m, kind: kindOf(m.Hardware)}
+	c := &matcher{Match: *m, kind: kind(max(0, slices.Index(matchKinds(), m.Hardware)))}
 	var err error
 	if m.Or != nil {
 		if c.or, err = m.Or.compile(); err != nil {
@@ -134,28 +136,6 @@ const (
 	kindSerial
 	kindUUID
 )
-
-// kindOf returns the kind for a value of Match.Hardware.
-func kindOf(hardware string) kind {
-	switch hardware {
-	case MatchDevice:
-		return kindDevice
-	case MatchIndex:
-		return kindIndex
-	case MatchNetDev:
-		return kindNetDev
-	case MatchNode:
-		return kindNode
-	case MatchPCI:
-		return kindPCI
-	case MatchRDMA:
-		return kindRDMA
-	case MatchSerial:
-		return kindSerial
-	default:
-		return kindUUID
-	}
-}
 
 // identity identifies a piece of hardware. It is part of the key of each value, so that it is kept
 // small.

@@ -9,6 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestAttribution(t *testing.T) {
@@ -94,21 +95,15 @@ func TestAttribution(t *testing.T) {
 			view := podresources.View{Allocations: jointest.Held(tc.shares...)}
 			r := join.Join(join.Input{Inventory: driver.Inventory{jointest.ID("gpu-0"): {}}, View: view})
 			d := r.Devices[0]
-			if d.Attribution != tc.want {
-				t.Errorf("divided %q, want %q", d.Attribution, tc.want)
-			}
+			expect.Is(t, d.Attribution, tc.want, "divided")
 			parts := map[string]float64{}
 			for _, s := range d.Shares {
 				parts[s.Claim.Name] += s.Weight
 			}
 			for claim, want := range tc.parts {
-				if !exportertest.Close(parts[claim], want, 0) {
-					t.Errorf("%s has %v, want %v", claim, parts[claim], want)
-				}
+				expect.That(t, exportertest.Close(parts[claim], want, 0), "%s has %v, want %v", claim, parts[claim], want)
 			}
-			if len(parts) != len(tc.parts) {
-				t.Errorf("got %v, want %v", parts, tc.parts)
-			}
+			expect.That(t, len(parts) == len(tc.parts), "got %v, want %v", parts, tc.parts)
 		})
 	}
 }
@@ -129,13 +124,10 @@ func TestAttributionAmongPods(t *testing.T) {
 		{"dra_device_unattributed_power_watts", "device=gpu-0"}: 0,
 	})
 	for pod, want := range map[string]string{"p0": "equal", "p1": "equal", "p2": "exclusive"} {
-		if len(x.Matching("dra_pod_claim_info", "pod="+pod, "attribution="+want)) != 1 {
-			t.Errorf("%s is not divided %s: %v", pod, want, x["dra_pod_claim_info"])
-		}
+		expect.That(t, len(x.Matching("dra_pod_claim_info", "pod="+pod, "attribution="+want)) == 1,
+			"%s is not divided %s: %v", pod, want, x["dra_pod_claim_info"])
 	}
-	if n := len(x.Matching("dra_claim_device_info", "attribution=equal")); n != 2 {
-		t.Errorf("%d claims are divided equally, want 2", n)
-	}
+	expect.Is(t, len(x.Matching("dra_claim_device_info", "attribution=equal")), 2, "claims are divided equally")
 }
 
 // energyAt plays a tick of one second. The energy counter of the device has 10 J for each second
@@ -214,18 +206,15 @@ func TestRecreatedPodContinues(t *testing.T) {
 	for _, gone := range []string{
 		"dra_pod_claim_info", "dra_claim_device_info", "dra_claim_power_watts", "dra_claim_last_active_timestamp_seconds",
 	} {
-		if len(x[gone]) != 0 {
-			t.Errorf("%s is still there: %v", gone, x[gone])
-		}
+		expect.That(t, len(x[gone]) == 0, "%s is still there: %v", gone, x[gone])
 	}
 	h.Hold("c0", "p0").Holders[0].UID = "uid-new"
 	for i := range 11 {
 		x = energyAt(h, 31+i)
 	}
 	h.Expect(x, map[[2]string]float64{{"dra_pod_energy_joules_total", "pod=p0"}: 105 + 105})
-	if n := len(x.Matching("dra_pod_info", "pod=p0", "uid=uid-new")); n != 1 || len(x["dra_pod_info"]) != 1 {
-		t.Errorf("the pod is %v, want its new UID alone", x["dra_pod_info"])
-	}
+	expect.That(t, len(x.Matching("dra_pod_info", "pod=p0", "uid=uid-new")) == 1 && len(x["dra_pod_info"]) == 1,
+		"the pod is %v, want its new UID alone", x["dra_pod_info"])
 	if got := h.Last.Pods[0].Metrics().Born; !got.Equal(jointest.Start()) {
 		t.Errorf("the series was born at %v, want its first time", got)
 	}
@@ -252,9 +241,7 @@ func TestRetentionOfPartition(t *testing.T) {
 	for _, family := range []string{
 		"dra_claim_energy_joules_total", "dra_pod_energy_joules_total", "dra_claim_info", "dra_pod_info",
 	} {
-		if len(x[family]) != 0 {
-			t.Errorf("after the retention there is %v", x[family])
-		}
+		expect.That(t, len(x[family]) == 0, "after the retention there is %v", x[family])
 	}
 }
 
@@ -279,12 +266,9 @@ func TestChargeAfterRetention(t *testing.T) {
 		{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}: 3105,
 		{"dra_claim_info", "resourceclaim_name=c0"}:                     1, {"dra_pod_info", "uid=uid-p0"}: 1,
 	})
-	if x := h.Tick(time.Second); len(x["dra_claim_energy_joules_total"]) != 1 {
-		t.Error("the late charge is not shown for the retention")
-	}
-	if x := h.Tick(time.Second); len(x["dra_claim_energy_joules_total"]) != 0 {
-		t.Error("the late charge is shown for ever")
-	}
+	expect.That(t, len(h.Tick(time.Second)["dra_claim_energy_joules_total"]) == 1,
+		"the late charge is not shown for the retention")
+	expect.That(t, len(h.Tick(time.Second)["dra_claim_energy_joules_total"]) == 0, "the late charge is shown for ever")
 }
 
 // A holder whose end becomes known late is still shown for the whole retention.
@@ -301,9 +285,7 @@ func TestEndSeenLate(t *testing.T) {
 	}
 	h.Pass(0)
 	h.Now = h.Now.Add(2 * time.Second)
-	if x := h.Tick(0); len(x["dra_claim_allocated_seconds_total"]) != 0 {
-		t.Error("the end is shown for ever")
-	}
+	expect.That(t, len(h.Tick(0)["dra_claim_allocated_seconds_total"]) == 0, "the end is shown for ever")
 }
 
 // The last activity of a claim and its pod is that of their device, but not earlier than their
@@ -315,9 +297,8 @@ func TestLastActive(t *testing.T) {
 		h.Expect(x, map[[2]string]float64{
 			{"dra_claim_last_active_timestamp_seconds", "resourceclaim_name=c0"}: exportertest.Unix(jointest.Start()) + second,
 		})
-		if got := exportertest.Unix(h.Last.Pods[0].LastActive) - exportertest.Unix(jointest.Start()); got != second {
-			t.Errorf("the pod was last active at second %v, want %v", got, second)
-		}
+		expect.Is(t, exportertest.Unix(h.Last.Pods[0].LastActive)-exportertest.Unix(jointest.Start()), second,
+			"the pod was last active at second")
 	}
 	use := func(u float64) exportertest.Scraped {
 		h.Read(driver.Reading{Quantity: driver.Utilization, Value: u})
@@ -331,12 +312,9 @@ func TestLastActive(t *testing.T) {
 	active(use(0.02), 4)
 	active(use(0), 4)
 	h.Read(driver.Reading{Quantity: driver.Power, Value: 300})
-	if x := h.Tick(time.Second); len(x["dra_claim_last_active_timestamp_seconds"]) != 0 {
-		t.Error("a claim is idle without telemetry")
-	}
-	if !h.Last.Pods[0].LastActive.IsZero() {
-		t.Error("a pod is idle without telemetry")
-	}
+	expect.That(t, len(h.Tick(time.Second)["dra_claim_last_active_timestamp_seconds"]) == 0,
+		"a claim is idle without telemetry")
+	expect.That(t, h.Last.Pods[0].LastActive.IsZero(), "a pod is idle without telemetry")
 	active(use(0), 4)
 	active(use(1), 8)
 }
@@ -429,9 +407,8 @@ func TestTakeOver(t *testing.T) {
 	h.Expect(x, map[[2]string]float64{
 		{"dra_device_energy_joules_total", "device=gpu-0"}: 4, {"dra_claim_energy_joules_total", "device=gpu-0"}: 4,
 	})
-	if len(x.Matching("dra_device_quantity_source_info", "quantity=energy", "source=b")) != 1 {
-		t.Errorf("the source is %v, want b", x["dra_device_quantity_source_info"])
-	}
+	expect.That(t, len(x.Matching("dra_device_quantity_source_info", "quantity=energy", "source=b")) == 1,
+		"the source is %v, want b", x["dra_device_quantity_source_info"])
 }
 
 // The first readings of a delayed source are of a time for which another source has already

@@ -7,6 +7,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // What a device counts while the exporter does not run is charged to the holders of that time, as
@@ -103,17 +104,14 @@ func TestHoldsWhileAway(t *testing.T) {
 			}
 			for claim, want := range map[string]might{"a": test.a, "b": test.b} {
 				g := got[claim]
-				if g.charged < want.charged-edges || g.charged > want.charged+edges {
-					t.Errorf("claim %s is charged %.1f J, want %v", claim, g.charged, want.charged)
-				}
+				expect.That(t, g.charged >= want.charged-edges && g.charged <= want.charged+edges,
+					"claim %s is charged %.1f J, want %v", claim, g.charged, want.charged)
 				widest := 4.0 * edges
 				if want.least < want.most { // the device may have done all of its work before or after the change
 					widest += 2 * test.away
 				}
-				if g.least > want.least || g.most < want.most || g.most-g.least > widest {
-					t.Errorf("the receipt of claim %s has %.1f to %.1f J, want %v to %v", claim, g.least, g.most, want.least,
-						want.most)
-				}
+				expect.That(t, g.least <= want.least && g.most >= want.most && g.most-g.least <= widest,
+					"the receipt of claim %s has %.1f to %.1f J, want %v to %v", claim, g.least, g.most, want.least, want.most)
 			}
 			total := exportertest.Scrape(t, h.Last).One(t, "dra_device_energy_joules_total", "device=gpu-0")
 			if want := h.Now.Sub(begun).Seconds() - 1; total < want-edges || total > want+edges {

@@ -14,6 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Labels that are new at every tick do not make the ledger grow without limit. Of the last values
@@ -45,9 +47,8 @@ func TestTimelineIsBounded(t *testing.T) {
 		h.In.View.At = h.Now
 		h.Advance()
 		h.Now = h.Now.Add(100 * time.Millisecond)
-		if _, _, n := h.Ledger.Sizes(jointest.ID("gpu-0")); n > ledger.MaxSegments+2 {
-			t.Fatalf("the timeline has %d segments", n)
-		}
+		_, _, n := h.Ledger.Sizes(jointest.ID("gpu-0"))
+		must.That(t, n <= ledger.MaxSegments+2, "the timeline has %d segments", n)
 	}
 	h.Read(driver.Reading{Quantity: driver.Energy, Value: 10 * h.Now.Sub(first).Seconds()})
 	x := h.Tick(time.Second)
@@ -55,10 +56,8 @@ func TestTimelineIsBounded(t *testing.T) {
 		Device: jointest.ID("gpu-0").String(), Metric: "energy_joules_total", Labels: ",",
 	}]
 	claims, pods := exportertest.SumOf(sums.Claims), exportertest.SumOf(sums.Pods)
-	if !exportertest.Close(sums.Device, claims+sums.Unattributed, 0) || !exportertest.Close(claims, pods, 0) {
-		t.Errorf("the device has %v, the claims %v, the pods %v, unattributed are %v",
-			sums.Device, claims, pods, sums.Unattributed)
-	}
+	expect.That(t, exportertest.Close(sums.Device, claims+sums.Unattributed, 0) && exportertest.Close(claims, pods, 0),
+		"the device has %v, the claims %v, the pods %v, unattributed are %v", sums.Device, claims, pods, sums.Unattributed)
 }
 
 // The timeline of a device that is shared for a long time is bounded.
@@ -73,9 +72,8 @@ func TestTimelineByProcessIsBounded(t *testing.T) {
 		h.Ledger.Advance(join.Join(h.In), h.Now)
 		h.Now = h.Now.Add(time.Second)
 	}
-	if _, _, n := h.Ledger.Sizes(jointest.ID("gpu-0")); n > 2*ledger.MaxSegments {
-		t.Errorf("the timeline has %d segments", n)
-	}
+	_, _, n := h.Ledger.Sizes(jointest.ID("gpu-0"))
+	expect.That(t, n <= 2*ledger.MaxSegments, "the timeline has %d segments", n)
 }
 
 // The timeline of a device with hundreds of holders, while others begin and end, keeps fewer
@@ -93,9 +91,8 @@ func TestTimelineOfManyHoldersIsBounded(t *testing.T) {
 		h.Free(fmt.Sprint("late", i))
 	}
 	most := ledger.MaxPortions + 2*(sharers+1) // of the present segment
-	if n := h.Ledger.Portions(jointest.ID("gpu-0")); n > most || n < most*3/4 {
-		t.Errorf("the timeline takes as much as %d portions, want at most %d", n, most)
-	}
+	n := h.Ledger.Portions(jointest.ID("gpu-0"))
+	expect.That(t, n <= most && n >= most*3/4, "the timeline takes as much as %d portions, want at most %d", n, most)
 }
 
 // full is a node with as many rows as the kubelet's answers may have: devices that claims of one
@@ -193,18 +190,15 @@ func TestHistoryIsBounded(t *testing.T) {
 			for range 50 {
 				f.pass()
 				lost += f.last.Forgotten
-				if n := f.ledger.History(); n > ledger.MaxHistory {
-					t.Errorf("tick %d: who held what takes %d bytes", f.tick, n)
-				}
+				n := f.ledger.History()
+				expect.That(t, n <= ledger.MaxHistory, "tick %d: who held what takes %d bytes", f.tick, n)
 			}
 			grown, most := int64(heap())-int64(before), int64(ledger.MaxHistory)
 			waits := f.late > 0 && f.short > 0 // the accounts of what ended wait for the reading
 			if grown > most && !waits {
 				t.Errorf("%d bytes were added to the heap, want no more than %d", grown, most)
 			}
-			if (lost > 0) != test.lost {
-				t.Errorf("%d entries were lost", lost)
-			}
+			expect.That(t, (lost > 0) == test.lost, "%d entries were lost", lost)
 			runtime.KeepAlive(f)
 		})
 	}
@@ -236,13 +230,9 @@ func TestLateReadingIsDividedInAShortHistory(t *testing.T) {
 	}
 	want, none := charged(0)
 	got, lost := charged(1)
-	if len(want) < 300 || none > 0 || lost == 0 {
-		t.Fatalf("%d claims, %d and %d entries lost", len(want), none, lost)
-	}
+	must.That(t, len(want) >= 300 && none <= 0 && lost != 0, "%d claims, %d and %d entries lost", len(want), none, lost)
 	for name, of := range want {
-		if !exportertest.Close(got[name], of, 0) {
-			t.Errorf("%s has %v, want %v", name, got[name], of)
-		}
+		expect.That(t, exportertest.Close(got[name], of, 0), "%s has %v, want %v", name, got[name], of)
 	}
 }
 

@@ -152,9 +152,8 @@ func TestSeriesGoOn(t *testing.T) {
 		read(40, 30, 1)
 		x = h.Tick(time.Second)
 	}
-	if n := len(h.Last.EarlierClaims); n > 0 {
-		t.Errorf("%d earlier claims are kept", n)
-	}
+	n := len(h.Last.EarlierClaims)
+	expect.That(t, n <= 0, "%d earlier claims are kept", n)
 	expected[[2]string{"dra_claim_allocated_seconds_total", row}] = 3 + h.Last.Time.Sub(jointest.Start()).Seconds() - 4
 	h.Expect(x, expected)
 	if born := h.Last.Claims[0].Metrics().Born; !born.Equal(jointest.Start()) {
@@ -185,9 +184,8 @@ func TestTwoOfOneName(t *testing.T) {
 	h.Expect(tick(), map[[2]string]float64{{power, of}: 120, {"dra_claim_power_watts", "resourceclaim_name=old"}: 120})
 	h.Free("old")
 	tick()
-	if got := len(tick().Matching(power)); got > 0 {
-		t.Errorf("%d series after the end", got)
-	}
+	got := len(tick().Matching(power))
+	expect.That(t, got <= 0, "%d series after the end", got)
 }
 
 // The timeline has, by UID, when each claim and pod held the device, and includes what became known

@@ -13,6 +13,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testclock"
 )
 
@@ -75,9 +77,7 @@ func (c clock) run(t *testing.T) *book.Snapshot {
 		}
 		s = l.Advance(join.Join(in), now)
 		for name, value := range clockSums(s) {
-			if value < before[name]-1e-6 {
-				t.Fatalf("%s falls from %v to %v at tick %d", name, before[name], value, i)
-			}
+			must.That(t, value >= before[name]-1e-6, "%s falls from %v to %v at tick %d", name, before[name], value, i)
 			before[name] = value
 		}
 	}
@@ -119,9 +119,7 @@ func TestWallClockIsSet(t *testing.T) {
 		{slow: 3, own: true, since: 20 * time.Minute},
 	} {
 		want := clockSums(c.run(t))
-		if len(want) != 8 {
-			t.Fatalf("sums %v", want)
-		}
+		must.That(t, len(want) == 8, "sums %v", want)
 		for _, c.step = range steps {
 			t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 				got := clockSums(c.run(t))
@@ -135,9 +133,8 @@ func TestWallClockIsSet(t *testing.T) {
 					default:
 						slack *= 5
 					}
-					if diff := got[name] - value; diff > slack || diff < -slack {
-						t.Errorf("%s is %v, and %v if the clock is not set", name, got[name], value)
-					}
+					diff := got[name] - value
+					expect.That(t, diff <= slack && diff >= -slack, "%s is %v, and %v if the clock is not set", name, got[name], value)
 				}
 			})
 		}

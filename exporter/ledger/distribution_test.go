@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // distributionOf formats a claim's distribution: the seconds, the sum, and the seconds of each
@@ -53,9 +54,7 @@ func boundOf(h *distribution.Histogram, index int) float64 {
 
 func expectDistribution(t *testing.T, h *exportertest.History, claim string, q driver.Quantity, want string) {
 	t.Helper()
-	if got := distributionOf(t, h.Last.Snapshot, claim, q); got != want {
-		t.Errorf("%v of %s: %q, want %q", q, claim, got, want)
-	}
+	expect.Is(t, distributionOf(t, h.Last.Snapshot, claim, q), want, "%v of %s", q, claim)
 }
 
 // A reading counts for the time since the reading before, with the claim's part of it. The first
@@ -82,9 +81,7 @@ func TestDistribution(t *testing.T) {
 	expectDistribution(t, h, "a", driver.Power, "15 s, sum 360: 4: 1 8: 10 32: 1 64: 2 107.6: 1")
 	expectDistribution(t, h, "b", driver.Power, "10.5 s, sum 96: 8: 10")
 	for i := range h.Last.Pods {
-		if len(h.Last.Pods[i].Distributions) > 0 {
-			t.Error("a pod has a distribution")
-		}
+		expect.That(t, len(h.Last.Pods[i].Distributions) == 0, "a pod has a distribution")
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 )
@@ -282,9 +283,8 @@ func (n *busyNode) check() (median float64) {
 	n.t.Logf("of %d claims %d are known; within the bounds are %v of %v; the median of those of energy is %.2f %%",
 		n.most, len(n.closed), within, all, 100*median)
 	for what, all := range all {
-		if float64(all) < 0.95*float64(n.most) || float64(within[what]) < 0.99*float64(all) {
-			n.t.Errorf("%s: %d of %d are within the bound, of %d claims", what, within[what], all, n.most)
-		}
+		expect.That(n.t, float64(all) >= 0.95*float64(n.most) && float64(within[what]) >= 0.99*float64(all),
+			"%s: %d of %d are within the bound, of %d claims", what, within[what], all, n.most)
 	}
 	return median
 }
@@ -331,9 +331,8 @@ func TestBoundsAreNarrow(t *testing.T) {
 		what.shortest, what.longest = time.Minute, time.Minute
 		n := newBusyNode(t, what, 20)
 		n.play()
-		if median := n.check(); median >= 0.03 {
-			t.Errorf("%s: the median is %.2f %%", name, 100*median)
-		}
+		median := n.check()
+		expect.That(t, median < 0.03, "%s: the median is %.2f %%", name, 100*median)
 	}
 }
 
@@ -468,17 +467,14 @@ func TestDoubts(t *testing.T) {
 				closed = append(closed, h.Last.Closed...)
 				h.Now = h.Now.Add(time.Second)
 			}
-			if len(closed) != 1 {
-				t.Fatalf("%d claims were closed", len(closed))
-			}
+			must.That(t, len(closed) == 1, "%d claims were closed", len(closed))
 			c := &closed[0]
 			a := c.Amounts[slices.IndexFunc(c.Amounts, func(a book.Amount) bool { return a.Quantity == driver.Energy })]
 			got := []float64{a.Value, a.Bound, a.Measured, c.Held, c.HeldBound}
 			want := []float64{tc.energy, tc.bound, tc.measured, tc.held, tc.heldBound}
 			for i := range got {
-				if math.Abs(got[i]-want[i]) > 1e-6*want[i] {
-					t.Fatalf("energy, its bound, measured, held and its bound are %.4g, want %.4g", got, want)
-				}
+				must.That(t, math.Abs(got[i]-want[i]) <= 1e-6*want[i],
+					"energy, its bound, measured, held and its bound are %.4g, want %.4g", got, want)
 			}
 		})
 	}

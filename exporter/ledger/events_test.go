@@ -10,6 +10,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Events that two sources count are counted once, even if the second source sees them first.
@@ -47,9 +49,7 @@ func TestEventsAreCountedOnce(t *testing.T) {
 			}
 		}
 	}
-	if counted != 2 {
-		t.Errorf("two events were counted as %v", counted)
-	}
+	expect.Is(t, counted, 2, "two events were counted as")
 }
 
 // A device that falls off the bus is down. Its new errors are counted, and its error counters are
@@ -68,9 +68,8 @@ func TestErrorsOfALostDevice(t *testing.T) {
 	h.In.Sources[0].Samples[0].Unreadable = true
 	for range 700 { // longer than the ledger remembers a counter that is not read
 		x := h.Tick(time.Second)
-		if len(x["dra_device_power_watts"]) != 0 {
-			t.Fatalf("power of a device that can't be read: %v", x["dra_device_power_watts"])
-		}
+		must.That(t, len(x["dra_device_power_watts"]) == 0,
+			"power of a device that can't be read: %v", x["dra_device_power_watts"])
 		if h.Now.Sub(jointest.Start()) < 5*time.Second {
 			continue // the kubelet's answer may not cover the events yet
 		}
@@ -154,9 +153,8 @@ func TestWitnessTakesOver(t *testing.T) {
 				}
 			}
 			for code, times := range happened {
-				if counted[code] != float64(len(times)) {
-					t.Errorf("XID %s happened %d times and was counted %v times", code, len(times), counted[code])
-				}
+				expect.That(t, counted[code] == float64(len(times)),
+					"XID %s happened %d times and was counted %v times", code, len(times), counted[code])
 			}
 		})
 	}
@@ -229,9 +227,8 @@ func TestErrorsReturn(t *testing.T) {
 				}
 				h.Pass(time.Second)
 			}
-			if meters, _, _ := h.Ledger.Sizes(jointest.ID("gpu-0")); meters > ledger.MaxCodes+1 {
-				t.Errorf("the ledger keeps %d meters", meters)
-			}
+			meters, _, _ := h.Ledger.Sizes(jointest.ID("gpu-0"))
+			expect.That(t, meters <= ledger.MaxCodes+1, "the ledger keeps %d meters", meters)
 			if tc.restarts {
 				var k log
 				k.write(h.Ledger, h.Now.Add(-time.Second))

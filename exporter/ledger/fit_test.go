@@ -11,6 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const gib = 1 << 30
@@ -50,9 +52,7 @@ func fittingEvery(h *exportertest.History, pause time.Duration, ticks int, utili
 func expectFit(t *testing.T, h *exportertest.History, want fit.Reason) *fit.Advice {
 	t.Helper()
 	a := h.Last.Claims[0].Advice
-	if a == nil || a.Reason != want {
-		t.Fatalf("advice %+v, want the reason %q", a, want)
-	}
+	must.That(t, a != nil && a.Reason == want, "advice %+v, want the reason %q", a, want)
 	return a
 }
 
@@ -70,13 +70,10 @@ func TestAdvice(t *testing.T) {
 	fittingEvery(h, 10*time.Second, 494, 0.2, 17.5)
 	x = exportertest.Scrape(t, h.Last)
 	a := expectFit(t, h, fit.Advised)
-	if a.Alternative.Name != "2g.20gb" || a.Unused != 0.75 || a.Memory != 18*gib || a.MaxActivity != 0.9 {
-		t.Errorf("advice %+v", a)
-	}
+	expect.That(t, a.Alternative.Name == "2g.20gb" && a.Unused == 0.75 && a.Memory == 18*gib && a.MaxActivity == 0.9,
+		"advice %+v", a)
 	// A bucket of the distribution is 9 % wide. The reported value is never below the true one.
-	if a.Activity < 0.2 || a.Activity > 0.2*1.1 {
-		t.Errorf("p99.9 of the activity is %v, want 0.2", a.Activity)
-	}
+	expect.That(t, a.Activity >= 0.2 && a.Activity <= 0.2*1.1, "p99.9 of the activity is %v, want 0.2", a.Activity)
 	h.Expect(x, map[[2]string]float64{
 		{"dra_claim_fit_ratio", "resource=memory"}:             18.0 / 80 / 0.95,
 		{"dra_claim_fit_ratio", "resource=activity"}:           a.Activity / 0.95,
@@ -116,12 +113,10 @@ func TestAdviceForEndedClaim(t *testing.T) {
 	fitting(h, 70, 0.9, 79) // of no claim
 	x := exportertest.Scrape(t, h.Last)
 	a := expectFit(t, h, fit.Advised)
-	if a.Memory != 18*gib || a.MaxActivity != 0.2 || a.Alternative.Name != "2g.20gb" || a.Ended == nil {
-		t.Errorf("advice %+v", a)
-	}
-	if got := x.Matching("dra_claim_fit_ratio"); len(got) > 0 {
-		t.Errorf("metrics of a claim that ended: %v", got)
-	}
+	expect.That(t, a.Memory == 18*gib && a.MaxActivity == 0.2 && a.Alternative.Name == "2g.20gb" && a.Ended != nil,
+		"advice %+v", a)
+	got := x.Matching("dra_claim_fit_ratio")
+	expect.That(t, len(got) == 0, "metrics of a claim that ended: %v", got)
 
 	h.Hold("b", "p1") // too short for advice
 	fitting(h, 30, 0.2, 18)
@@ -173,9 +168,8 @@ func TestNoAdviceForAdminAccess(t *testing.T) {
 	a.Admin = true
 	h.In.View.Allocations = []podresources.Allocation{a}
 	fitting(h, 200, 0.2, 18)
-	if x := exportertest.Scrape(t, h.Last); len(x.Matching("dra_claim_fit_ratio")) > 0 || len(h.Last.Claims) > 0 {
-		t.Errorf("admin access has rows: %+v", h.Last.Claims)
-	}
+	expect.That(t, len(exportertest.Scrape(t, h.Last).Matching("dra_claim_fit_ratio")) == 0 && len(h.Last.Claims) == 0,
+		"admin access has rows: %+v", h.Last.Claims)
 }
 
 // Without measured memory there is no advice, no matter how long the activity was measured.
@@ -204,9 +198,8 @@ func TestAdviceOnWhatBeganBefore(t *testing.T) {
 	began := h.Now
 	fitting(h, 300, 0.2, 18)
 	a := expectFit(t, h, fit.Advised)
-	if !a.Partial || a.Since.Sub(began).Abs() > 2*time.Second {
-		t.Errorf("it is measured since %v, want %v", a.Since, began)
-	}
+	expect.That(t, a.Partial && a.Since.Sub(began).Abs() <= 2*time.Second,
+		"it is measured since %v, want %v", a.Since, began)
 	h.Free("a")
 	fitting(h, 1, 0, 0)
 	h.Hold("b", "p0")

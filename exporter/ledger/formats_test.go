@@ -141,15 +141,11 @@ func (s *saga) read(t *testing.T, path string) (k ledger.Kept) {
 	must.Do(t, os.CopyFS(copied, os.DirFS(path)))
 	store := state.New(state.Config{
 		Path: copied, Node: "node", Boot: "boot", Report: func(_ time.Duration, err error) {
-			if err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, err)
 		},
 	})
 	r := store.Restore(t.Context(), s.Now)
-	if r == nil || !r.Continues || !r.Former {
-		t.Fatalf("restored %+v", r)
-	}
+	must.That(t, r != nil && r.Continues && r.Former, "restored %+v", r)
 	k.State, k.Changes = r.Part("ledger")
 	k.Former = true
 	return k

@@ -7,6 +7,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A suspicion that begins before a restart of the process ends as it would have without: the old
@@ -84,9 +86,8 @@ func TestEnergyOfNoSensor(t *testing.T) {
 		"dra_device_power_watts", "dra_device_energy_joules_total", "dra_claim_energy_joules_total",
 		"dra_device_power_peak_watts",
 	} {
-		if rows := x[family]; len(rows) > 0 {
-			t.Errorf("%s: %v", family, rows)
-		}
+		rows := x[family]
+		expect.That(t, len(rows) == 0, "%s: %v", family, rows)
 	}
 	watts = 50
 	tick(0)
@@ -130,9 +131,8 @@ func TestLimitsOfTheDevice(t *testing.T) {
 			tick(0, 0)
 			tick(100, 1e6)
 			h.Expect(tick(50_000, 2e10), test.want)
-			if rejected := len(h.Last.Rejected); (rejected == 2) != (test.limits != nil) || rejected%2 > 0 {
-				t.Errorf("rejected: %v", h.Last.Rejected)
-			}
+			rejected := len(h.Last.Rejected)
+			expect.That(t, (rejected == 2) == (test.limits != nil) && rejected%2 <= 0, "rejected: %v", h.Last.Rejected)
 		})
 	}
 }
@@ -158,9 +158,7 @@ func TestRepeatedReadingExplainsNothing(t *testing.T) {
 		}
 	}
 	h.Expect(x, map[[2]string]float64{{"dra_device_errors_total", "kind=pcie_replay"}: 1})
-	if rejected != 1 {
-		t.Errorf("%d readings were rejected, want 1", rejected)
-	}
+	expect.Is(t, rejected, 1, "readings were rejected")
 }
 
 // What a counter counted around a fall that nothing explains is unknown. It is not charged, the
@@ -192,9 +190,7 @@ func TestUndecidedFallWidensTheBound(t *testing.T) {
 	}
 	sure := receipt(t, func(_ int, truth float64) float64 { return truth })
 	truth := sure.Value
-	if truth < watts*(seconds-1) {
-		t.Fatalf("charged %v J without a fall", truth)
-	}
+	must.That(t, truth >= watts*(seconds-1), "charged %v J without a fall", truth)
 	for name, test := range map[string]struct {
 		unknown float64 // seconds
 		read    func(second int, truth float64) float64
@@ -223,9 +219,8 @@ func TestUndecidedFallWidensTheBound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := receipt(t, test.read)
-			if got.Value >= truth || truth-got.Value > got.Bound {
-				t.Errorf("charged %v J with a bound of %v J, and the truth is %v J", got.Value, got.Bound, truth)
-			}
+			expect.That(t, got.Value < truth && truth-got.Value <= got.Bound,
+				"charged %v J with a bound of %v J, and the truth is %v J", got.Value, got.Bound, truth)
 			if unknown := sure.Measured - got.Measured; unknown < test.unknown || got.Bound < sure.Bound+most*test.unknown {
 				t.Errorf("%v s are unknown with a bound of %v J; without a fall the bound is %v J", unknown, got.Bound, sure.Bound)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // held returns an allocation of gpu-0 that the pod of a claim holds from one second to another. A
@@ -151,13 +152,10 @@ func TestHoldsThatAreKnownLate(t *testing.T) {
 					holds := slices.ContainsFunc(tc.views[3].held, func(a podresources.Allocation) bool {
 						return a.Claim.Name == h.Name
 					})
-					if holds != h.Ended.IsZero() {
-						t.Errorf("claim %s holds the device: %v, and it ended at %v", h.Name, holds, h.Ended)
-					}
+					expect.That(t, holds == h.Ended.IsZero(),
+						"claim %s holds the device: %v, and it ended at %v", h.Name, holds, h.Ended)
 				}
-				if corrections != tc.corrections {
-					t.Errorf("%d corrections, want %d", corrections, tc.corrections)
-				}
+				expect.Is(t, corrections, tc.corrections, "corrections")
 				rest, want := 30., map[[2]string]float64{}
 				for claim, joules := range tc.joules {
 					rest -= joules

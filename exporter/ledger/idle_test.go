@@ -10,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // Used time is the time above the threshold, no matter how far above: 200 s of 100 s at 50 %, 100 s
@@ -37,9 +38,8 @@ func TestUsedTimeWithoutTelemetry(t *testing.T) {
 	h.Hold("a", "p0")
 	h.Read(driver.Reading{Quantity: driver.Power, Value: 300})
 	h.Pass(time.Second)
-	if x := h.Tick(time.Second); len(x["dra_claim_used_seconds_total"]) > 0 {
-		t.Error(x["dra_claim_used_seconds_total"])
-	}
+	x := h.Tick(time.Second)
+	expect.That(t, len(x["dra_claim_used_seconds_total"]) == 0, "%v", x["dra_claim_used_seconds_total"])
 }
 
 // A second in which both directions of a link carry more than the threshold counts once.
@@ -60,9 +60,8 @@ func TestUsedTimeOfNetworks(t *testing.T) {
 		h.Pass(time.Second)
 	}
 	x := exportertest.Scrape(t, h.Last)
-	if got := x.One(t, "dra_claim_used_seconds_total"); math.Abs(got-50) > 1e-6 {
-		t.Errorf("used for %v s, want 50", got)
-	}
+	got := x.One(t, "dra_claim_used_seconds_total")
+	expect.That(t, math.Abs(got-50) <= 1e-6, "used for %v s, want 50", got)
 }
 
 // Of two claims whose processes are known, only the one with busy processes is active.
@@ -78,9 +77,7 @@ func TestUsedTimeByProcess(t *testing.T) {
 	x := exportertest.Scrape(t, h.Last)
 	a, b := x.One(t, "dra_claim_used_seconds_total", "resourceclaim_name=a"),
 		x.One(t, "dra_claim_used_seconds_total", "resourceclaim_name=b")
-	if a+b < 98 || a > 1 && b > 1 {
-		t.Errorf("a used it for %v s, b for %v s; one of them did not", a, b)
-	}
+	expect.That(t, a+b >= 98 && (a <= 1 || b <= 1), "a used it for %v s, b for %v s; one of them did not", a, b)
 }
 
 // Of two claims of a device whose processes are unknown, each counts any use from its own begin on.
@@ -103,9 +100,7 @@ func TestUsedTimeOfUnknownSharers(t *testing.T) {
 	x := exportertest.Scrape(t, h.Last)
 	a, b := x.One(t, "dra_claim_used_seconds_total", "resourceclaim_name=a"),
 		x.One(t, "dra_claim_used_seconds_total", "resourceclaim_name=b")
-	if math.Abs(a-70) > 1.5 || math.Abs(b-50) > 1.5 {
-		t.Errorf("used for %v and %v s, want 70 and 50", a, b)
-	}
+	expect.That(t, math.Abs(a-70) <= 1.5 && math.Abs(b-50) <= 1.5, "used for %v and %v s, want 70 and 50", a, b)
 }
 
 // Of samples, few show a process that uses little: between two that are near, its claim used the
@@ -155,9 +150,8 @@ func TestUsedTimeBySamples(t *testing.T) {
 	}
 	run(20, 0, never, never)
 	a4, b4 := run(1, 0.5, always, always)
-	if grown := max(a4-a3, b4-b3); grown > 3 {
-		t.Errorf("used for %v s while the device was idle", grown)
-	}
+	grown := max(a4-a3, b4-b3)
+	expect.That(t, grown <= 3, "used for %v s while the device was idle", grown)
 }
 
 // If another value contradicts a utilization of 0, the device counts as used.
@@ -203,16 +197,12 @@ func TestContradictions(t *testing.T) {
 				h.Pass(time.Second)
 			}
 			d, c := &h.Last.Devices[0], &h.Last.Claims[0]
-			if d.Contradiction != tc.want || (h.Last.Contradicted() > 0) != (tc.want != join.NoContradiction) {
-				t.Errorf("the contradiction is %q, of %d devices, want %q", d.Contradiction, h.Last.Contradicted(), tc.want)
-			}
+			expect.That(t, d.Contradiction == tc.want && (h.Last.Contradicted() > 0) == (tc.want != join.NoContradiction),
+				"the contradiction is %q, of %d devices, want %q", d.Contradiction, h.Last.Contradicted(), tc.want)
 			works := tc.want != join.NoContradiction || name == "busy"
-			if quiet := h.Last.Time.Sub(c.LastActive) > time.Minute; quiet == works {
-				t.Errorf("last active %v ago", h.Last.Time.Sub(c.LastActive))
-			}
-			if used := c.Used > 100; used != works {
-				t.Errorf("used for %v s of 120", c.Used)
-			}
+			expect.That(t, (h.Last.Time.Sub(c.LastActive) > time.Minute) != works,
+				"last active %v ago", h.Last.Time.Sub(c.LastActive))
+			expect.That(t, (c.Used > 100) == works, "used for %v s of 120", c.Used)
 			if state := h.Last.States(30 * time.Second)[0]; (state == book.StateActive) != works {
 				t.Errorf("the state is %s", state)
 			}

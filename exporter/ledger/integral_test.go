@@ -10,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // The integral of a gauge replaces a counter that the hardware does not have. The source info shows
@@ -38,9 +39,7 @@ func TestIntegral(t *testing.T) {
 		"power from a": 1, "utilization from a": 1, "energy from a" + " (integral of its gauge)": 1,
 		"active_seconds from a" + " (integral of its gauge)": 1,
 	}
-	if diff := cmp.Diff(want, sources); diff != "" {
-		t.Errorf("sources: %s", diff)
-	}
+	expect.Is(t, cmp.Diff(want, sources), "", "sources")
 	h.Now = h.Now.Add(ledger.MaxIntegration - 9*time.Second) // the gap is then too long to integrate
 	h.Read(driver.Reading{Quantity: driver.Power, Value: 200}, driver.Reading{Quantity: driver.Utilization, Value: 0.5})
 	x = h.Tick(time.Second)

@@ -15,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // lifeStory plays the life of a claim, in seconds since the start of the ledger: it is allocated at
@@ -104,9 +105,7 @@ func seconds(l book.Life) map[string]float64 {
 func TestLife(t *testing.T) {
 	s := newLifeStory(t)
 	s.play(0, 70)
-	if len(s.closed) != 1 {
-		t.Fatalf("%d claims were closed, want 1", len(s.closed))
-	}
+	must.That(t, len(s.closed) == 1, "%d claims were closed, want 1", len(s.closed))
 	life := book.LifeOf(s.closed)
 	want := map[string]float64{
 		"preparation": 4.2, "first activity": 3.5, "activity": 10, "idle end": 4.5, "unpreparation": 1,
@@ -124,9 +123,7 @@ func TestLife(t *testing.T) {
 		`dra_claim_first_activity_seconds_bucket{driver="gpu.example.com",le="4"} 1`,
 		`dra_claim_first_activity_seconds_sum{driver="gpu.example.com"} 3.5`,
 	} {
-		if !strings.Contains(text, line+"\n") {
-			t.Errorf("there is no %s", line)
-		}
+		expect.That(t, strings.Contains(text, line+"\n"), "there is no %s", line)
 	}
 }
 
@@ -195,9 +192,8 @@ func TestLifeOverRestart(t *testing.T) {
 				t.Errorf("-want +got:\n%s\n%+v", diff, life)
 			}
 			lives := s.Last.Lives
-			if len(lives) != 1 || lives[0].Preparation.Count() != 1 || lives[0].FirstActivity.Count() != 1 {
-				t.Errorf("the distributions are %+v", lives)
-			}
+			expect.That(t, len(lives) == 1 && lives[0].Preparation.Count() == 1 && lives[0].FirstActivity.Count() == 1,
+				"the distributions are %+v", lives)
 		})
 	}
 }
@@ -242,7 +238,6 @@ func TestReceiptHasFirstCharge(t *testing.T) {
 	}
 	tick, without := closedAt(-1)
 	_, with := closedAt(tick)
-	if len(without.Amounts) != 0 || len(with.Amounts) != 1 || with.Amounts[0].Value < 500 {
-		t.Errorf("the receipt has %+v without a reading, %+v with one when it is made", without.Amounts, with.Amounts)
-	}
+	expect.That(t, len(without.Amounts) == 0 && len(with.Amounts) == 1 && with.Amounts[0].Value >= 500,
+		"the receipt has %+v without a reading, %+v with one when it is made", without.Amounts, with.Amounts)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -64,9 +65,7 @@ func TestSteadyStateDoesNotGrow(t *testing.T) {
 		}
 	}
 	late := heap()
-	if limit := early + early/10; late > limit {
-		t.Errorf("the heap grew from %d to %d bytes", early, late)
-	}
+	expect.That(t, late <= (early+early/10), "the heap grew from %d to %d bytes", early, late)
 	runtime.KeepAlive(l)
 }
 

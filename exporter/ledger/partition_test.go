@@ -9,6 +9,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // partitioned is the history of gpu-0 and its partitions, which have a utilization.
@@ -143,9 +145,8 @@ func TestPartitionsWithoutPart(t *testing.T) {
 	p.Expect(x, map[[2]string]float64{
 		{claimEnergy, "resourceclaim_name=c0"}: 25, {restEnergy, "device=gpu-0"}: 75, {restPower, "device=gpu-0"}: 75,
 	})
-	if len(x[claimEnergy]) != 1 || len(x[claimPower]) != 1 || len(x[podEnergy]) != 1 {
-		t.Errorf("%v, %v, %v: want those of part-0 alone", x[claimEnergy], x[claimPower], x[podEnergy])
-	}
+	expect.That(t, len(x[claimEnergy]) == 1 && len(x[claimPower]) == 1 && len(x[podEnergy]) == 1,
+		"%v, %v, %v: want those of part-0 alone", x[claimEnergy], x[claimPower], x[podEnergy])
 }
 
 // The part of a partition is divided among its claims and pods by the method of the partition: by
@@ -247,9 +248,7 @@ func TestPartitionsWithoutPower(t *testing.T) {
 	p.Read(driver.Reading{Quantity: driver.Energy, Value: joules})
 	before := p.Ledger
 	x := p.Tick(time.Second)
-	if before != p.Ledger || len(x[claimPower]) != 0 {
-		t.Errorf("power was not read: %v", x[claimPower])
-	}
+	expect.That(t, before == p.Ledger && len(x[claimPower]) == 0, "power was not read: %v", x[claimPower])
 	// 160 J while both were idle, then 200, 260 and 160 J while part-0 was active. 60 J of each are
 	// idle.
 	p.Expect(x, map[[2]string]float64{
@@ -283,9 +282,8 @@ func TestPartitionThatMeasuresItself(t *testing.T) {
 		{claimEnergy, "resourceclaim_name=c0"}: 30 + 7, {"dra_device_energy_joules_total", "device=part-0"}: 30 + 7,
 		{restEnergy, "device=part-0"}: 0, {restEnergy, "device=gpu-0"}: 200. / 3, {restPower, "device=gpu-0"}: 100. / 3,
 	})
-	if len(x.Matching(sourceInfo, "device=part-0", "quantity=energy")) != 1 {
-		t.Errorf("the sources are %v", x[sourceInfo])
-	}
+	expect.That(t, len(x.Matching(sourceInfo, "device=part-0", "quantity=energy")) == 1,
+		"the sources are %v", x[sourceInfo])
 }
 
 // The energy that a partition used before it was removed is charged to its claim, no matter how
@@ -308,16 +306,13 @@ func TestPartitionIsGone(t *testing.T) {
 		{claimEnergy, "resourceclaim_name=c1"}: 200./3 + 4000,
 		{restEnergy, "device=gpu-0"}:           0,
 	})
-	if _, _, held := p.Ledger.Sizes(jointest.ID("part-0")); held == 0 {
-		t.Error("the ledger forgot the partition before the reading")
-	}
+	_, _, held := p.Ledger.Sizes(jointest.ID("part-0"))
+	expect.That(t, held != 0, "the ledger forgot the partition before the reading")
 	for p.Now.Sub(end) < exportertest.Retention {
 		p.read(100, 4100, 0, 1)
 		p.Pass(10 * time.Second)
 	}
-	if parts := p.Ledger.Parts(jointest.ID("gpu-0")); parts != 1 {
-		t.Errorf("%d partitions are remembered, want 1", parts)
-	}
+	expect.Is(t, p.Ledger.Parts(jointest.ID("gpu-0")), 1, "partitions are remembered")
 }
 
 // An ended claim of a partition gets its part of the parent's energy even if the parent can't be
@@ -334,9 +329,8 @@ func TestPartitionIsChargedLate(t *testing.T) {
 		}
 		p.Pass(time.Second)
 	}
-	if n := len(p.Tick(0).Matching(claimEnergy, "resourceclaim_name=c0")); n != 0 {
-		t.Fatalf("%d series of a claim whose retention is over", n)
-	}
+	n := len(p.Tick(0).Matching(claimEnergy, "resourceclaim_name=c0"))
+	must.That(t, n == 0, "%d series of a claim whose retention is over", n)
 	p.read(100, 100*seconds, 1, 1)
 	late := p.Tick(exportertest.Retention - time.Second)
 	const part = 50. / 3 // a third of the first half second
@@ -391,7 +385,6 @@ func TestPartitionsContinue(t *testing.T) {
 	if got := x["dra_device_energy_joules_total"]; len(got) != 1 {
 		t.Errorf("devices count energy: %v", got)
 	}
-	if got := x.Matching(sourceInfo, "device=part-0", "quantity=energy", "source=a (divided)"); len(got) != 1 {
-		t.Errorf("the sources are %v", x[sourceInfo])
-	}
+	expect.That(t, len(x.Matching(sourceInfo, "device=part-0", "quantity=energy", "source=a (divided)")) == 1,
+		"the sources are %v", x[sourceInfo])
 }

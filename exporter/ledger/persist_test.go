@@ -14,6 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // log is what a ledger wrote.
@@ -36,9 +38,8 @@ func (k *log) write(l *ledger.Ledger, now time.Time) {
 func restored(t exportertest.TB, k ledger.Kept, now time.Time) *ledger.Ledger {
 	t.Helper()
 	l := ledger.New(exportertest.LedgerConfig())
-	if err := l.Restore(k, now); err != nil {
-		t.Fatalf("restore: %v", err)
-	}
+	err := l.Restore(k, now)
+	must.That(t, err == nil, "restore: %v", err)
 	return l
 }
 
@@ -174,9 +175,8 @@ func TestAdviceForEndedClaimOutlivesRestart(t *testing.T) {
 			h.Ledger, h.Dates = restored(t, k.Kept, h.Now), &exportertest.Dates{} // the end of the hold is lost
 			k = log{}
 			tick(90, 0.9, 79) // of no claim
-			if a := expectFit(t, h, fit.Advised); a.Memory != 18*gib || a.Alternative.Name != "2g.20gb" || a.Ended == nil {
-				t.Errorf("advice %+v", a)
-			}
+			a := expectFit(t, h, fit.Advised)
+			expect.That(t, a.Memory == 18*gib && a.Alternative.Name == "2g.20gb" && a.Ended != nil, "advice %+v", a)
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // reference is a naive ledger: it remembers who held what when, and charges each reading in steps
@@ -506,16 +507,13 @@ func (f *reference) compare(t *rapid.T, w *exportertest.World, x exportertest.Sc
 			key := refKey{driver.ID{
 				Driver: l["driver"], Pool: l["pool"], Device: l["device"],
 			}, family.Name, l["resourceclaim_name"] + l["pod"]}
-			if !exportertest.Close(v, f.sums[key], f.sums[refKey{key.device, "dra_device_" + metric, ""}]) {
-				t.Fatalf("tick %d: %v is %v, the reference says %v", w.Tick, key, v, f.sums[key])
-			}
+			must.That(t, exportertest.Close(v, f.sums[key], f.sums[refKey{key.device, "dra_device_" + metric, ""}]),
+				"tick %d: %v is %v, the reference says %v", w.Tick, key, v, f.sums[key])
 			delete(left, key)
 		}
 	}
 	for key, v := range left {
 		_, who := exportertest.HolderOf(key.family)
-		if who == "claim" || who == "pod" {
-			t.Fatalf("tick %d: %v is not there, the reference says %v", w.Tick, key, v)
-		}
+		must.That(t, who != "claim" && who != "pod", "tick %d: %v is not there, the reference says %v", w.Tick, key, v)
 	}
 }

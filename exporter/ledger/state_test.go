@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -100,9 +101,7 @@ func TestStates(t *testing.T) {
 	x := h.Tick(time.Second)
 	for i, state := range h.Last.States(20 * time.Second) {
 		name := h.Last.Devices[i].ID.Device
-		if state != want[name] {
-			t.Errorf("%s is %s, want %s", name, state, want[name])
-		}
+		expect.Is(t, state, want[name], "%s", name)
 		wantExported(t, x, name, state)
 	}
 }
@@ -117,18 +116,15 @@ func wantExported(t *testing.T, x exportertest.Scraped, name string, state book.
 	rows := x.Matching("dra_device_state", "device="+name)
 	switch state {
 	case book.StateUnavailable:
-		if len(rows) > 0 {
-			t.Errorf("%s: got %v, want none", name, rows)
-		}
+		expect.That(t, len(rows) == 0, "%s: got %v, want none", name, rows)
 		return
 	case book.StateActive, book.StateQuiet:
 		state = "held"
 	default:
 	}
 	row := x.Matching("dra_device_state", "device="+name, "state="+string(state), "reason="+reasons[name])
-	if len(rows) != 1 || len(row) != 1 {
-		t.Errorf("%s: got %v, want the state %s, reason %q", name, rows, state, reasons[name])
-	}
+	expect.That(t, len(rows) == 1 && len(row) == 1,
+		"%s: got %v, want the state %s, reason %q", name, rows, state, reasons[name])
 }
 
 // TestStatesAreDocumented checks the table of states in exporter/MEANING.md.
@@ -136,9 +132,7 @@ func TestStatesAreDocumented(t *testing.T) {
 	readme := must.Get(os.ReadFile("../MEANING.md"))(t)
 	var rows []string
 	for _, s := range book.States() {
-		if s.Meaning() == "" {
-			t.Errorf("%s has no meaning", s)
-		}
+		expect.That(t, s.Meaning() != "", "%s has no meaning", s)
 		rows = append(rows, fmt.Sprintf("| %s | %s |", s, s.Meaning()))
 	}
 	if table := strings.Join(rows, "\n"); !strings.Contains(string(readme), table) {
@@ -151,12 +145,9 @@ func TestCompareAttention(t *testing.T) {
 	states := book.States()
 	slices.SortFunc(states, book.CompareAttention)
 	first := []book.State{book.StateUnhealthy, book.StateStalled, book.StateIdle}
-	if !slices.Equal(states[:3], first) || states[len(states)-1] != book.StateFree {
-		t.Errorf("the order is %v", states)
-	}
+	expect.That(t, slices.Equal(states[:3], first) && states[len(states)-1] == book.StateFree, "the order is %v", states)
 	for i := 1; i < len(states); i++ {
-		if book.CompareAttention(states[i-1], states[i]) >= 0 {
-			t.Errorf("%s and %s have the same place", states[i-1], states[i])
-		}
+		expect.That(t, book.CompareAttention(states[i-1], states[i]) < 0,
+			"%s and %s have the same place", states[i-1], states[i])
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // The rate of the tensor cores' seconds is the mean of their busy share times the clock, also where
@@ -69,8 +70,7 @@ func TestNoTensorSeconds(t *testing.T) {
 			h.Read(present...)
 			x = h.Tick(time.Second)
 		}
-		if got, want := len(x["dra_claim_tensor_seconds_total"]) > 0, without == len(readings); got != want {
-			t.Errorf("without reading %d there are tensor seconds: %v", without, got)
-		}
+		got, want := len(x["dra_claim_tensor_seconds_total"]) > 0, without == len(readings)
+		expect.That(t, got == want, "without reading %d there are tensor seconds: %v", without, got)
 	}
 }

@@ -75,9 +75,7 @@ func eachRow(t *testing.T, file string, do func(pod string, at, value float64)) 
 		if err == io.EOF {
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		when, err1 := strconv.ParseFloat(row[at], 64)
 		v, err2 := strconv.ParseFloat(row[value], 64)
 		if err1 != nil || err2 != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // A partition that was read and then removed is not down. A device that was read and can no longer
@@ -25,9 +26,7 @@ func TestUp(t *testing.T) {
 		for key, v := range x["dra_device_up"] {
 			got[exportertest.ParseKey(key)["device"]] = v
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("up: %s", diff)
-		}
+		expect.Is(t, cmp.Diff(want, got), "", "up")
 	}
 	up(h.Tick(time.Second), map[string]float64{})
 	h.Energy(1)
@@ -53,9 +52,7 @@ func TestNothingToRead(t *testing.T) {
 	h.Energy(1)
 	h.In.Sources[0].Samples = []driver.Sample{{Hardware: h.In.Inventory[jointest.ID("gpu-0")].Hardware}}
 	x := h.Tick(time.Second)
-	if len(x["dra_device_up"]) > 0 {
-		t.Errorf("up is %v", x["dra_device_up"])
-	}
+	expect.That(t, len(x["dra_device_up"]) == 0, "up is %v", x["dra_device_up"])
 	h.Expect(x, map[[2]string]float64{{"dra_exporter_unresolved_devices", "reason=no_readings"}: 1})
 	silent := h.In.Sources[0].Samples
 	h.Energy(2)
@@ -80,7 +77,5 @@ func TestDriverGone(t *testing.T) {
 	h.In.Sources[0].Samples = nil
 	x := h.Tick(time.Second)
 	h.Expect(x, map[[2]string]float64{{"dra_exporter_unresolved_devices", "reason=driver_gone"}: 1})
-	if len(x["dra_device_up"]) > 0 {
-		t.Errorf("it is up, or down: %v", x["dra_device_up"])
-	}
+	expect.That(t, len(x["dra_device_up"]) == 0, "it is up, or down: %v", x["dra_device_up"])
 }

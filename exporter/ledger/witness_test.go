@@ -15,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // xidLabels returns the labels of the error in these tests.
@@ -312,13 +313,10 @@ func (f *reference) compareErrors(t *rapid.T, x exportertest.Scraped, happened m
 			l := exportertest.ParseKey(labels)
 			id := driver.ID{Driver: l["driver"], Pool: l["pool"], Device: l["device"]}
 			key := refKey{id, family, l["resourceclaim_name"] + l["pod"]}
-			if got != want[key] || got > float64(len(happened[id])) {
-				t.Fatalf("%v is %v, the record says %v, the device has %d", key, got, want[key], len(happened[id]))
-			}
+			must.That(t, got == want[key] && got <= float64(len(happened[id])),
+				"%v is %v, the record says %v, the device has %d", key, got, want[key], len(happened[id]))
 			delete(want, key)
 		}
 	}
-	if len(want) > 0 {
-		t.Fatalf("not there: %v", want)
-	}
+	must.That(t, len(want) == 0, "not there: %v", want)
 }

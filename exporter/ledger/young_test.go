@@ -17,6 +17,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // newNursery returns a history in which pods are young for 10 s, after the first answer of the
@@ -77,9 +79,8 @@ func TestShortPods(t *testing.T) {
 		{podPower, row}: 100, {claimPower, "resourceclaim_name=c"}: 100,
 		{podEnergy, row}: 0, {claimEnergy, "resourceclaim_name=c"}: 450,
 	})
-	if young := h.Last.Young; len(young) != 1 || young[0].Name != "p0" {
-		t.Fatalf("the young pods are %+v", young)
-	}
+	young := h.Last.Young
+	must.That(t, len(young) == 1 && young[0].Name == "p0", "the young pods are %+v", young)
 	h.Free("c")
 	h.Changes = []podresources.Change{{At: h.Now, PodUID: "uid-p0", Gone: true}}
 	h.Now = h.Now.Add(time.Second)
@@ -136,9 +137,8 @@ func TestPodsGrowUp(t *testing.T) {
 		{"dra_pod_allocated_seconds_total", "pod=p0"}: 10.5,
 	})
 	p0 := h.Last.Pods[slices.IndexFunc(h.Last.Pods, func(h book.Holder) bool { return h.Name == "p0" })]
-	if !p0.Born.Equal(born) || !p0.Shown.Equal(h.Last.Time) {
-		t.Errorf("p0 was born at %v and shown at %v, want %v and %v", p0.Born, p0.Shown, born, h.Last.Time)
-	}
+	expect.That(t, p0.Born.Equal(born) && p0.Shown.Equal(h.Last.Time),
+		"p0 was born at %v and shown at %v, want %v and %v", p0.Born, p0.Shown, born, h.Last.Time)
 	expectHeld(t, h.Last, born)
 	h.Free("c")
 	x = h.Tick(time.Second)
@@ -162,9 +162,7 @@ func expectHeld(t *testing.T, s *exposition.Snapshot, born time.Time) {
 			}
 		}
 	}
-	if counters != 3 {
-		t.Errorf("p0 has %d counters, want its energy and two allocated times", counters)
-	}
+	expect.That(t, counters == 3, "p0 has %d counters, want its energy and two allocated times", counters)
 }
 
 // Pods of the kubelet's first answer may have any age, and have series at once, also if devices
@@ -251,7 +249,5 @@ func TestShortPodIsAddedWhenItsEndIsDecided(t *testing.T) {
 	for _, h := range slices.Concat(s.Pods, s.Young) {
 		held += h.Allocated
 	}
-	if held != 3.5 {
-		t.Errorf("the pod and its workload held the device for %v s, want 3.5 s", held)
-	}
+	expect.That(t, held == 3.5, "the pod and its workload held the device for %v s, want 3.5 s", held)
 }

@@ -51,14 +51,10 @@ func TestEventsOf(t *testing.T) {
 		{events.Object{Kind: "Pod", Namespace: "team", Name: "b", UID: "uid-b"}, "DeviceXID", 2, at},
 		{events.Object{Kind: "Pod", Namespace: "team", Name: "plugin", UID: "uid-plugin"}, "DeviceXID", 2, at},
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(row{})); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "events", want, got, cmp.AllowUnexported(row{}))
 	const message = "gpu-0: XID 79 (gpu.example.com/node-1/gpu-0, through claim train): " +
 		"its course and what was recorded are in /api/v1/incidents of dra-exporter on node node-1"
-	if diff := cmp.Diff(message, before[want[1].Object]); diff != "" {
-		t.Errorf("the message (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "the message", message, before[want[1].Object])
 	end := at.Add(time.Hour)
 	over := *i
 	over.End, over.Resolution = &end, recorder.Quiet

@@ -3,7 +3,6 @@ package web
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -73,6 +72,6 @@ func TestWrittenDocumentsAreWhole(t *testing.T) {
 		if err := json.Unmarshal(whole, &want); err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
-		expect.Equal(t, fmt.Sprintf("%s", path), want, got)
+		expect.Equal(t, path, want, got)
 	}
 }

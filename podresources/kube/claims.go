@@ -20,9 +20,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// maxClaims bounds the claims of a file, which has those of the whole cluster.
-const maxClaims = 131072
-
 // ParseClaims returns the facts of the ResourceClaims in a file with the output of `kubectl get
 // resourceclaims -A -o yaml` (or json): a List, single objects or several documents, of
 // resource.k8s.io/v1, v1beta2, v1beta1 or v1alpha3. Objects of other kinds are ignored. A
@@ -45,10 +42,6 @@ func ParseClaims(data []byte) (map[podresources.Claim]podresources.ClaimFacts, d
 		}
 		if _, known := facts[claim]; known {
 			rejected.Add(driver.ReasonDuplicateClaim, 1)
-			continue
-		}
-		if len(facts) >= maxClaims {
-			rejected.Add(driver.ReasonTooManyClaims, 1)
 			continue
 		}
 		facts[claim] = f

@@ -18,7 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// maxObjectSize bounds a claim or pod, in bytes; etcd takes objects of 1.5 MiB.
+// maxObjectSize bounds a claim, pod or node, in bytes; etcd takes objects of 1.5 MiB.
 const maxObjectSize = 4 << 20
 
 // answer is the result of reading a claim.

@@ -224,6 +224,28 @@ func (n *Node) reporter(source string) func(took time.Duration, err error) {
 	return func(took time.Duration, err error) { n.config.Report(source, took, err) }
 }
 
+// followOptional runs feeds of an optional source until ctx ends. If the objects are not served or
+// may not be read, that is not a failure of the source: forget removes them, Config.Absent is
+// called, and they are requested again every ten minutes.
+func (n *Node) followOptional(ctx context.Context, source string, newFeed func() *feed, forget func()) {
+	for ctx.Err() == nil {
+		run, stop := context.WithCancel(ctx)
+		f := newFeed()
+		f.report = func(took time.Duration, err error) {
+			if !isPermanent(err) {
+				n.config.Report(source, took, err)
+				return
+			}
+			forget()
+			n.config.Absent(source, err)
+			stop()
+		}
+		f.run(run)
+		stop()
+		driver.Pause(ctx, optionalAfter-time.Duration(n.config.Jitter()*float64(optionalAfter)/2))
+	}
+}
+
 func (n *Node) newFeed() *feed {
 	return &feed{report: func(time.Duration, error) {}, now: n.config.Now, jitter: n.config.Jitter, limit: pageSize}
 }

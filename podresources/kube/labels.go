@@ -10,11 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-const (
-	nodesPath = "/api/v1/nodes/"
-	// maxNode bounds a node object, in bytes.
-	maxNode = 4 << 20
-)
+const nodesPath = "/api/v1/nodes/"
 
 // followLabels reads the labels of the node when a slice selects nodes by labels (network-attached
 // devices), and periodically from then on. If they may not be read, such devices are omitted and
@@ -45,7 +41,7 @@ func (n *Node) labels(ctx context.Context) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	var node metav1.PartialObjectMetadata
-	if err := getJSON(ctx, n.config.API, nodesPath+url.PathEscape(n.config.Name), maxNode, &node); err != nil {
+	if err := getJSON(ctx, n.config.API, nodesPath+url.PathEscape(n.config.Name), maxObjectSize, &node); err != nil {
 		return nil, fmt.Errorf("get node: %w", err)
 	}
 	return node.Labels, nil

@@ -41,35 +41,14 @@ func (n nominatedPods) PodDeleted(uid string, at time.Time) { n.book.NominatedGo
 
 // FollowNominated gives the Book the pods that wait to be bound to the node until ctx ends. It uses
 // one list and watch, which start when needed first returns true: when a device of the node has
-// binding conditions. If the pods may not be listed, none is known; that is not a failure of the
-// source: Config.Absent is called, and they are requested again every ten minutes.
+// binding conditions. If the pods may not be listed, none is known.
 func (n *Node) FollowNominated(ctx context.Context, needed func() bool) {
 	for !needed() {
 		if !driver.Pause(ctx, neededAfter) {
 			return
 		}
 	}
-	for ctx.Err() == nil {
-		n.followNominated(ctx)
-		if !driver.Pause(ctx, optionalAfter-time.Duration(n.config.Jitter()*float64(optionalAfter)/2)) {
-			return
-		}
-	}
-}
-
-// followNominated follows the pods until they may not be listed, or ctx ends.
-func (n *Node) followNominated(ctx context.Context) {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	f := n.podFeed(nominatedPods{n.config.Book}, nominatedSelector(n.config.Name))
-	f.report = func(took time.Duration, err error) {
-		if !isPermanent(err) {
-			n.config.Report(SourceNominated, took, err)
-			return
-		}
-		n.config.Book.NominatedListed(nil, n.config.Now())
-		n.config.Absent(SourceNominated, err)
-		stop()
-	}
-	f.run(ctx)
+	n.followOptional(ctx, SourceNominated,
+		func() *feed { return n.podFeed(nominatedPods{n.config.Book}, nominatedSelector(n.config.Name)) },
+		func() { n.config.Book.NominatedListed(nil, n.config.Now()) })
 }

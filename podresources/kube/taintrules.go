@@ -126,33 +126,9 @@ func (n *Node) taintRuleFeed() *feed {
 }
 
 // FollowTaintRules updates the DeviceTaintRules until ctx ends, with one list and watch. If they
-// are not served or may not be read, there are none, which is not a failure of the source:
-// Config.Absent is called, and they are requested again every ten minutes.
+// are not served or may not be read, there are none.
 func (n *Node) FollowTaintRules(ctx context.Context) {
-	for ctx.Err() == nil {
-		n.followTaintRules(ctx)
-		wait := optionalAfter - time.Duration(n.config.Jitter()*float64(optionalAfter)/2)
-		if !driver.Pause(ctx, wait) {
-			return
-		}
-	}
-}
-
-// followTaintRules follows the rules until they are absent, or ctx ends.
-func (n *Node) followTaintRules(ctx context.Context) {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	f := n.taintRuleFeed()
-	f.report = func(took time.Duration, err error) {
-		if !isPermanent(err) {
-			n.config.Report(SourceTaintRules, took, err)
-			return
-		}
-		n.taintRules.clear()
-		n.config.Absent(SourceTaintRules, err)
-		stop()
-	}
-	f.run(ctx)
+	n.followOptional(ctx, SourceTaintRules, n.taintRuleFeed, n.taintRules.clear)
 }
 
 // checkTaintRules requests the rules once. Their absence is not a failure.

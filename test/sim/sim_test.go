@@ -172,7 +172,7 @@ func TestTruth(t *testing.T) {
 	expect.That(t, b.HeldSeconds == 20 && b.ShareSeconds == 17.5 && b.ActiveSeconds == 10*0.875*3/4, "b: %+v", b)
 	expect.Equal(t, "admin access", Truth{HeldSeconds: 20}, m.Truth("admin", at(40)))
 	m.Forget("a")
-	expect.Is(t, m.Truth("a", at(40)), (Truth{}), "forgotten")
+	expect.Is(t, m.Truth("a", at(40)), Truth{}, "forgotten")
 }
 
 // TestHang checks a GPU whose job hangs: it is as busy as before, at a power near that of an idle

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 type holder string
@@ -31,14 +32,10 @@ func TestDivide(t *testing.T) {
 		left := s.Divide(driver.ByTime, amount, 2*amount, 1, true, func(h holder, part, doubt float64) {
 			sum, worst = sum+part, max(worst, part+doubt)
 		}, func(holder, float64) { t.Error("there is no pod") })
-		if math.Abs(sum+left-amount) > 1e-9 {
-			t.Errorf("%v and %v are not %v", sum, left, amount)
-		}
+		expect.That(t, math.Abs(sum+left-amount) <= 1e-9, "%v and %v are not %v", sum, left, amount)
 		switch {
 		case slices.Contains(names, "dropped"):
-			if sum != 0 || left != amount {
-				t.Errorf("the others of a dropped holder got %v, left is %v", sum, left)
-			}
+			expect.That(t, sum == 0 && left == amount, "the others of a dropped holder got %v, left is %v", sum, left)
 		case len(names) > 0 && worst < 2*amount:
 			t.Errorf("a claim of a guessed part may have had %v, want up to %v", worst, 2*amount)
 		}
@@ -58,8 +55,6 @@ func TestAddPart(t *testing.T) {
 		got = addPart(got, Part[holder]{"b", 0.5, join.Evenly(0.5), 1})
 		got = addPart(got, Part[holder]{"a", 0.125, join.Evenly(0.125), tc.other})
 		want := []Part[holder]{{"a", 0.375, join.Evenly(0.375), tc.want}, {"b", 0.5, join.Evenly(0.5), 1}}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: %+v, want %+v", name, got, want)
-		}
+		expect.That(t, slices.Equal(got, want), "%s: %+v, want %+v", name, got, want)
 	}
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const watts = 300 // the highest rate of these counters
@@ -30,9 +32,8 @@ func counted(t *testing.T, values []float64, since map[int]time.Time) (sum float
 			reasons = append(reasons, step.Reason)
 			continue
 		}
-		if step.Amount < 0 || step.From.Before(last.At) || step.From.After(r.At) {
-			t.Fatalf("reading %d counts %v since %v", i, step.Amount, step.From)
-		}
+		must.That(t, step.Amount >= 0 && !step.From.Before(last.At) && !step.From.After(r.At),
+			"reading %d counts %v since %v", i, step.Amount, step.From)
 		sum, last = sum+step.Amount, step.Last
 	}
 	return sum, reasons
@@ -95,9 +96,7 @@ func TestCounter(t *testing.T) {
 				t.Errorf("counted %v, want %v; rejected %q, want %q", got, test.want, reasons, test.reasons)
 			}
 			for i := range test.reasons {
-				if i < len(reasons) && reasons[i] != test.reasons[i] {
-					t.Errorf("rejected %q, want %q", reasons, test.reasons)
-				}
+				expect.That(t, i >= len(reasons) || reasons[i] == test.reasons[i], "rejected %q, want %q", reasons, test.reasons)
 			}
 		})
 	}
@@ -134,9 +133,7 @@ func TestPatience(t *testing.T) {
 				sum, last = sum+step.Amount, step.Last
 			}
 		}
-		if sum != test.want {
-			t.Errorf("%s: counted %v, want %v", name, sum, test.want)
-		}
+		expect.Is(t, sum, test.want, "%s: counted", name)
 	}
 }
 
@@ -150,12 +147,8 @@ func TestRepeatedValues(t *testing.T) {
 	for second := 1; second <= 300; second++ {
 		r := driver.Reading{Value: 290 * 30 * float64(second/30), At: at(second)}
 		step := c.Next(last, r, meter.Limits{Most: watts, Known: watts})
-		if step.Reason != "" {
-			t.Fatalf("second %d: %s", second, step.Reason)
-		}
+		must.That(t, step.Reason == "", "second %d: %s", second, step.Reason)
 		sum, last = sum+step.Amount, step.Last
 	}
-	if sum != 290*300 {
-		t.Errorf("counted %v, want %v", sum, 290*300)
-	}
+	expect.Is(t, sum, 290*300, "counted")
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // However readings are wrong, at most what the device can count in that time, and the slack, is
@@ -41,16 +42,14 @@ func TestBounds(t *testing.T) {
 			if step.Reason != "" {
 				continue
 			}
-			if step.Amount < 0 || step.From.After(r.At) || math.IsNaN(step.Amount) {
-				t.Fatalf("%v counts %v since %v", r, step.Amount, step.From)
-			}
+			must.That(t, step.Amount >= 0 && !step.From.After(r.At) && !math.IsNaN(step.Amount),
+				"%v counts %v since %v", r, step.Amount, step.From)
 			counted, last = counted+step.Amount, step.Last
 		}
 		span := now.Sub(at(0)).Seconds()
 		slack := meter.Slack.Seconds()
-		if most := watts * (span + slack); counted > most*(1+1e-9) {
-			t.Fatalf("counted %v in %v s, at most %v are possible", counted, span, most)
-		}
+		most := watts * (span + slack)
+		must.That(t, counted <= most*(1+1e-9), "counted %v in %v s, at most %v are possible", counted, span, most)
 		if wrong == 0 && restarts == 0 && math.Abs(counted-truth) > 1e-6*(1+truth) {
 			t.Fatalf("counted %v, want %v", counted, truth)
 		}

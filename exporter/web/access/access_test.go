@@ -318,7 +318,7 @@ func TestFailures(t *testing.T) {
 			if status := g.status("/metrics", "Bearer alice"); status != 200 {
 				t.Errorf("%s: status %d when all is well again", name, status)
 			}
-			expect.Equal(t, fmt.Sprintf("%s", name), []string{"up", "up", test.reason, test.reason, "up", "up"}, g.outcomes)
+			expect.Equal(t, name, []string{"up", "up", test.reason, test.reason, "up", "up"}, g.outcomes)
 		}
 	})
 }

@@ -153,9 +153,7 @@ func (r *run) want(t *testing.T, want map[Result]int) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if diff := cmp.Diff(want, r.results); diff != "" {
-		t.Errorf("results (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "results", want, r.results)
 }
 
 func pod(n int) Object {
@@ -179,9 +177,7 @@ func TestRepeated(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		for of, want := range map[Object]int{pod(1): 600, {ResourceClaim, "team", "claim", "uid-c"}: 200} {
-			if diff := cmp.Diff(map[string]int{"DeviceXID: XID 79": want}, s.counts(of)); diff != "" {
-				t.Errorf("events of %v (-want +got):\n%s", of, diff)
-			}
+			expect.Equal(t, fmt.Sprintf("events of %v", of), map[string]int{"DeviceXID: XID 79": want}, s.counts(of))
 		}
 		r.want(t, map[Result]int{Created: 2, Updated: 8})
 		for _, e := range s.objects {
@@ -218,9 +214,7 @@ func TestRestart(t *testing.T) {
 		s.mu.Unlock()
 		r.Write(xid(pod(1), 1))
 		time.Sleep(2 * time.Minute)
-		if diff := cmp.Diff(map[string]int{"DeviceXID: XID 79": 8}, s.counts(pod(1))); diff != "" {
-			t.Errorf("events after they expired (-want +got):\n%s", diff)
-		}
+		expect.Equal(t, "events after they expired", map[string]int{"DeviceXID: XID 79": 8}, s.counts(pod(1)))
 	})
 }
 

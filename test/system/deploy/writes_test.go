@@ -88,7 +88,7 @@ func (w *world) testOlderWrites(t *testing.T) {
 	expect.That(t, len(more) <= len(cgroups),
 		"%d paths are writable, only %d of them cgroups:\n%.4000s", len(more), len(cgroups), strings.Join(more, "\n"))
 	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
-	expect.Is(t, err == nil, (len(cgroups) == 0), "%d files of cgroups are writable; cgroup v2 alone", len(cgroups))
+	expect.Is(t, err == nil, len(cgroups) == 0, "%d files of cgroups are writable; cgroup v2 alone", len(cgroups))
 }
 
 // write runs the program that tries to write, and returns how many paths it tried by folder, and
