@@ -360,8 +360,7 @@ func (m *SelfMetrics) OpenIncidents(byKind map[string][]time.Time) {
 			continue
 		}
 		m.open.WithLabelValues(kind).Set(float64(len(onsets)))
-		last := slices.MaxFunc(onsets, time.Time.Compare)
-		m.onset.WithLabelValues(kind).Set(float64(last.UnixMilli()) / 1e3)
+		m.onset.WithLabelValues(kind).Set(float64(slices.MaxFunc(onsets, time.Time.Compare).UnixMilli()) / 1e3)
 	}
 }
 
