@@ -93,11 +93,13 @@ func exporterSources() []Panel {
 // exporterLives are the panels of how long claims stay in a state, by driver.
 func exporterLives() []Panel {
 	quantile := func(q, family string) string {
-		return `histogram_quantile(` + q + `, sum by (driver, le) (max by (<node>, driver, le) (` + family +
-			`_bucket{<of nodes>})))`
+		return `histogram_quantile(` + q + `, sum by (driver) (avg by (<node>, driver) (` + family + `{<of nodes>}))) ` +
+			`or histogram_quantile(` + q + `, sum by (driver, le) (max by (<node>, driver, le) (` + family +
+			`_bucket{<of nodes>}))) >= 0`
 	}
 	total := func(family string) string {
-		return `sum by (driver) (max by (<node>, driver) (` + family + `_count{<of nodes>}))`
+		return `sum by (driver) (max by (<node>, driver) (histogram_count(` + family + `{<of nodes>}))) ` +
+			`or sum by (driver) (max by (<node>, driver) (` + family + `_count{<of nodes>}))`
 	}
 	const (
 		preparation   = "dra_claim_preparation_seconds"

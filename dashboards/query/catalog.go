@@ -73,7 +73,12 @@ func families(f exposition.Family) []Family {
 	count.Name, count.Unit = count.Name+"_count", counts()
 	buckets.Name, buckets.Unit, buckets.Observed = buckets.Name+"_bucket", counts(), out.Unit
 	buckets.Labels = append(slices.Clone(out.Labels), "le")
-	return []Family{sum, count, buckets}
+	all := []Family{sum, count, buckets}
+	if f.Summed {
+		out.Native, out.Observed, out.Unit = true, out.Unit, counts()
+		all = append(all, out)
+	}
+	return all
 }
 
 func unitOf(f exposition.Family) Unit {

@@ -355,14 +355,15 @@ func (e *emission) deviceValues(device *owner, d *book.Device) {
 
 func (e *emission) isFact(q driver.Quantity) bool { return e.specs.Spec(q).Fact }
 
-// quantitySource passes the source of a value. A derived quantity is an integral by its definition,
-// and so no estimate.
+// quantitySource passes the source of a value. Active time, and a derived quantity, is an integral
+// by its definition, and so no estimate.
 func (e *emission) quantitySource(device *owner, s *book.Series) {
 	if !e.on(famDeviceQuantitySource) {
 		return
 	}
-	derived := s.Origin.Computed == join.Integral && e.specs.Spec(s.Quantity).Derived
-	if e.choices.Of(GroupQuantitySource) == On || s.Origin.Computed != 0 && !derived {
+	defined := s.Origin.Computed == join.Integral &&
+		(s.Quantity == driver.ActiveSeconds || e.specs.Spec(s.Quantity).Derived)
+	if e.choices.Of(GroupQuantitySource) == On || s.Origin.Computed != 0 && !defined {
 		e.gauge(famDeviceQuantitySource, e.cache.source(device, s), 1)
 	}
 }

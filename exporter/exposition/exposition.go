@@ -276,7 +276,7 @@ func (r *rendering) encode(id familyID) []byte {
 		s := &r.rows[id][i]
 		if s.distribution != nil {
 			s.distribution.Read(&r.histogram)
-			body = r.format.histogram(body, f, s.labels, &r.histogram, s.born, r.classic || f.Classic)
+			body = r.format.histogram(body, f, s.labels, &r.histogram, s.born, r.classic)
 		} else {
 			body = r.format.sample(body, f, s.labels, s.value, s.born)
 		}

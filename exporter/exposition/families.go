@@ -17,7 +17,7 @@ type Family struct {
 	Spec      *driver.Spec    // nil if the family is not of a quantity
 	Quantity  driver.Quantity // the quantity that Spec describes
 	Histogram bool
-	Classic   bool    // classic buckets in all formats, regardless of --histograms
+	Summed    bool    // a histogram with its sum and count in text, also without classic buckets
 	Groups    []Group // the groups that switch it on and off; if empty, it is always exported
 
 	rank      rank

@@ -258,9 +258,10 @@ func podFamilies() map[familyID]Family {
 func lifecycleFamilies() map[familyID]Family {
 	family := func(name, help string) Family {
 		return Family{
-			Name: name, Unit: "seconds", Labels: []string{"driver"}, Histogram: true, Classic: true,
+			Name: name, Unit: "seconds", Labels: []string{"driver"}, Histogram: true, Summed: true,
 			Groups: []Group{GroupLifecycle},
-			Help:   help + " Each claim counts once per driver. In protobuf, also a native histogram.",
+			Help: help + " Each claim counts once per driver. A native histogram in protobuf; in text its " +
+				"sum and count, and with --histograms=classic the buckets.",
 		}
 	}
 	return map[familyID]Family{

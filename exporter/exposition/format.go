@@ -21,8 +21,8 @@ type format interface {
 	// sample appends a sample to the body of its family. born is the created timestamp in nanoseconds
 	// of Unix time, 0 if there is none, as for gauges.
 	sample(body []byte, f *Family, l *labels, value float64, born int64) []byte
-	// histogram appends a distribution. Only a format with native histograms can omit the classic
-	// buckets.
+	// histogram appends a distribution. Only a format with native histograms has more than the sum and
+	// the count without the classic buckets.
 	histogram(body []byte, f *Family, l *labels, h *distribution.Histogram, born int64, classic bool) []byte
 	// family returns what precedes and follows the samples of a family, which have size bytes.
 	family(f *Family, size int) (head, tail []byte)

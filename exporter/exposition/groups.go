@@ -92,7 +92,7 @@ func Groups() []GroupInfo {
 			GroupHistograms,
 			"Distributions over time of utilization, memory and power of each claim: native (native histograms, only in " +
 				"protobuf), classic (also with classic buckets, in all formats: 22 to 34 series each; and with the buckets of " +
-				"dra_exporter_source_duration_seconds) or off.",
+				"durations) or off.",
 			[]string{Native, Classic, Off},
 			1500,
 		},

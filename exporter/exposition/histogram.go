@@ -59,19 +59,19 @@ func eachClassic(family *Family, h *distribution.Histogram, f func(bound float64
 func (textFormat) histogram(
 	body []byte, f *Family, l *labels, h *distribution.Histogram, _ int64, classic bool,
 ) []byte {
-	if !classic {
+	if !classic && !f.Summed {
 		return body
 	}
-	return appendClassic(body, f, l, h, appendFloat)
+	return appendClassic(body, f, l, h, classic, appendFloat)
 }
 
 func (o openMetricsFormat) histogram(
 	body []byte, f *Family, l *labels, h *distribution.Histogram, born int64, classic bool,
 ) []byte {
-	if !classic {
+	if !classic && !f.Summed {
 		return body
 	}
-	body = appendClassic(body, f, l, h, appendOpenMetricsFloat)
+	body = appendClassic(body, f, l, h, classic, appendOpenMetricsFloat)
 	if o.created && born != 0 {
 		body = append(appendName(body, f.Name+"_created", l), ' ')
 		body = append(appendOpenMetricsFloat(body, float64(born)/1e9), '\n')
@@ -79,9 +79,9 @@ func (o openMetricsFormat) histogram(
 	return body
 }
 
-// appendClassic appends the samples of a classic histogram.
+// appendClassic appends the samples of a classic histogram. Without buckets, it has that of all.
 func appendClassic(
-	body []byte, f *Family, l *labels, h *distribution.Histogram, number func([]byte, float64) []byte,
+	body []byte, f *Family, l *labels, h *distribution.Histogram, buckets bool, number func([]byte, float64) []byte,
 ) []byte {
 	bucket := func(bound float64, count uint64) {
 		body = append(append(body, f.Name...), "_bucket{"...)
@@ -91,7 +91,9 @@ func appendClassic(
 		body = number(append(body, `le="`...), bound)
 		body = append(appendCount(append(body, `"} `...), count), '\n')
 	}
-	eachClassic(f, h, bucket)
+	if buckets {
+		eachClassic(f, h, bucket)
+	}
 	bucket(math.Inf(1), h.Count())
 	body = append(appendName(body, f.Name+"_sum", l), ' ')
 	body = append(number(body, h.Sum()), '\n')

@@ -73,12 +73,15 @@ func (c *counting) putDistribution(id familyID, _ *labels, _ *book.Distribution,
 
 // Series returns the number of series that one series of the family counts for. Prometheus stores a
 // native histogram as one, and a classic one as one for each bucket, the count and the sum.
-// classic: all histograms have classic buckets.
 func (f *Family) Series(classic bool) int {
-	if !f.Histogram || !classic && !f.Classic {
+	switch {
+	case f.Histogram && classic:
+		return len(classicBounds(f)) + 3
+	case f.Histogram && f.Summed: // in text
+		return 3
+	default:
 		return 1
 	}
-	return len(classicBounds(f)) + 3
 }
 
 func (c *counting) atLeast(keep int) int {

@@ -136,10 +136,5 @@ func (p *plain) putDistribution(id familyID, l *labels, d *book.Distribution, a 
 		panic(err)
 	}
 	m.Histogram = made.Histogram
-	if f := &p.described[id]; f.Classic {
-		eachClassic(f, h, func(bound float64, count uint64) {
-			m.Histogram.Bucket = append(m.Histogram.Bucket, &dto.Bucket{UpperBound: &bound, CumulativeCount: &count})
-		})
-	}
 	m.Histogram.CreatedTimestamp = p.born(a)
 }

@@ -21,7 +21,7 @@ func (b *books) resolve(d *deviceBook, all []hold, from, now time.Time) {
 		if h.by = known[h.ID]; h.by == nil {
 			h.by = &charged{}
 		}
-		h.by.facts, d.holds[h.ID] = h.holdFacts(), h.by
+		h.by.facts, h.by.lived, d.holds[h.ID] = h.holdFacts(), nil, h.by
 		if h.To.IsZero() {
 			d.present++
 		}

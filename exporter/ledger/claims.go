@@ -55,7 +55,7 @@ func (c *closing) close(claims *accountBook, written bool, now time.Time) []book
 	})
 	slices.SortFunc(out, func(x, y book.Closed) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID),
-			x.Device.Compare(y.Device), x.Born.Compare(y.Born))
+			x.Device.Compare(y.Device), x.Born.Compare(y.Born), x.Ended.Compare(y.Ended))
 	})
 	return out
 }

@@ -217,8 +217,18 @@ func (b *books) markPartial(a *account, s *join.Share) {
 	}
 }
 
-// followLives updates the lives of claims by the present and the ended holds of a device.
+// followLives updates the lives of claims by the present and the ended holds of a device, if one of
+// them has changed.
 func (b *books) followLives(d *deviceBook, shares, ended []join.Share) {
+	news := len(ended) > 0
+	for h := range holdsIn(shares) {
+		by := d.holds[h.ID]
+		news = news || by.lived != h.Hold || !by.allocated.Equal(h.share.AllocatedAt)
+		by.lived, by.allocated = h.Hold, h.share.AllocatedAt
+	}
+	if !news {
+		return
+	}
 	for h := range holdsIn(shares, ended) {
 		if by := d.holds[h.ID]; by != nil && by.claim != nil && by.claim.key.Name != "" {
 			b.followLife(by.claim.present(), h.share, h.Hold)

@@ -26,7 +26,9 @@ type hold struct {
 type charged struct {
 	claim, pod *account // nil for admin access
 	period     *timeline.Period
-	facts      holdFacts // when the hold was last taken in
+	facts      holdFacts          // when the hold was last taken in
+	lived      *podresources.Hold // when the claim's life last followed it
+	allocated  time.Time
 }
 
 // holdFacts are the facts about a hold on which charges depend.

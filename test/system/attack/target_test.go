@@ -3,6 +3,7 @@ package attack
 import (
 	"crypto/x509"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -87,7 +88,9 @@ func launch(t testing.TB, node *largenode.Node, flags map[string]string, args ..
 func launchBy(t testing.TB, node *largenode.Node, wrapper []string, flags map[string]string, args ...string) *target {
 	t.Helper()
 	limit, goLimit := chartLimits(t)
-	line := slices.Concat(wrapper, []string{os.Getenv(programPath)}, node.Flags().With(flags).Args(), args)
+	merged := node.Flags().With(flags)
+	maps.DeleteFunc(merged, func(_, value string) bool { return value == "" }) // the default
+	line := slices.Concat(wrapper, []string{os.Getenv(programPath)}, merged.Args(), args)
 	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GOMEMLIMIT=" + goLimit}
 	g := &target{t: t, node: node, client: newClient(nil), most: maxResident, Program: live.Launch(t, cmd)}
