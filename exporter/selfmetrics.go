@@ -279,14 +279,11 @@ func (m *SelfMetrics) Reject(rejected ...driver.Rejection) {
 	}
 }
 
-// maxLogged limits the number of remembered inputs and reasons in logged.
-const maxLogged = 1000
-
 // logValue logs a value that was rejected, once for each input and reason. m.mu is held. A 0 that
 // means that there is no sensor is no fault.
 func (m *SelfMetrics) logValue(r *driver.Rejection) {
 	key := driver.Rejection{Input: r.Input, Reason: r.Reason}
-	if r.Example == "" || r.Reason == driver.ReasonZero || m.logged[key] || len(m.logged) >= maxLogged {
+	if r.Example == "" || r.Reason == driver.ReasonZero || m.logged[key] {
 		return
 	}
 	m.logged[key] = true

@@ -363,8 +363,8 @@ func TestPagesOfNodes(t *testing.T) {
 	r := recorder.New(recorder.Config{Interval: time.Second})
 	r.Record(h.Last.Snapshot)
 	exporter := web.NewHandler(web.Config{
-		Latest: func() *exposition.Snapshot { return h.Last }, Node: "n1", MetricsPath: "/metrics", Version: "v1", Recorder: r,
-		Scrapes: &web.Scrapes{}, QuietAfter: 30 * time.Second, Log: slog.New(slog.DiscardHandler),
+		Latest: func() *exposition.Snapshot { return h.Last }, Node: "n1", MetricsPath: "/metrics", Version: "v1",
+		Recorder: r, Scrapes: &web.Scrapes{}, QuietAfter: 30 * time.Second, Log: slog.New(slog.DiscardHandler),
 		Sources: func() []present.Source { return []present.Source{{Name: "nvml", Down: driver.ReasonDriverMismatch}} },
 	})
 	c := newCluster(t)

@@ -61,8 +61,8 @@ func Devices(r *Report, from string) []Device {
 		d := &r.Devices[i]
 		row := Device{
 			Node: r.Node, Driver: d.Driver, Pool: d.Pool, Device: d.Device, Model: d.Model, Unlisted: d.Unlisted,
-			Why: string(d.Missing), Figures: Figures{State: d.State, Traffic: d.Traffic}, Claims: []string{}, Pods: []string{}, Report: d,
-			From: from,
+			Why: string(d.Missing), Figures: Figures{State: d.State, Traffic: d.Traffic}, Claims: []string{},
+			Pods: []string{}, Report: d, From: from,
 		}
 		row.setAll(catalogue, d.Values)
 		if last, ok := active[[3]string{d.Driver, d.Pool, d.Device}]; ok {

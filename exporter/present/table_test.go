@@ -30,7 +30,8 @@ func TestNamespaceHolders(t *testing.T) {
 	h.Pass(time.Second)
 	var written bytes.Buffer
 	var r Report
-	must.Do(t, errors.Join(WriteReport(&written, h.Last, Config{Node: "node-1", QuietAfter: time.Minute}), json.Unmarshal(written.Bytes(), &r)))
+	must.Do(t, errors.Join(WriteReport(&written, h.Last, Config{Node: "node-1", QuietAfter: time.Minute}),
+		json.Unmarshal(written.Bytes(), &r)))
 	got := NamespaceHolders(slices.Concat(ClaimHolders(&r, ""), UnclaimedHolders(&r, "")))
 	must.That(t, len(got) == 1 && got[0].Power != nil, "got %+v, want one namespace with a power", got)
 	if power := *got[0].Power; power != 100 {

@@ -60,8 +60,9 @@ func newLifecycle(l *book.Life) Lifecycle {
 		return &s
 	}
 	return Lifecycle{
-		Allocated: moment(l.Allocated), Waiting: moment(l.Waiting), Prepared: moment(l.Prepared), FirstActivity: moment(l.FirstActive),
-		LastActivity: moment(l.LastActive), Ended: moment(l.Ended), Unprepared: moment(l.Unprepared),
+		Allocated: moment(l.Allocated), Waiting: moment(l.Waiting), Prepared: moment(l.Prepared),
+		FirstActivity: moment(l.FirstActive), LastActivity: moment(l.LastActive), Ended: moment(l.Ended),
+		Unprepared:         moment(l.Unprepared),
 		PreparationSeconds: seconds(l.Preparation()), FirstActivitySeconds: seconds(l.FirstActivity()),
 		ActivitySeconds: seconds(l.Activity()), IdleEndSeconds: seconds(l.IdleEnd()),
 		UnpreparationSeconds: seconds(l.Unpreparation()),

@@ -53,7 +53,8 @@ func TestSummary(t *testing.T) {
 	}}
 	expect.Equal(t, "claims", want, got.Claims)
 	// Another document in between uses the compressor.
-	handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "http://node1/api/v1/snapshot", nil))
+	other := httptest.NewRequest(http.MethodGet, "http://node1/api/v1/snapshot", http.NoBody)
+	handler.ServeHTTP(httptest.NewRecorder(), other)
 	h.Read(jointest.Watts(90))
 	h.Pass(time.Second)
 	second, _ := get(first.Header().Get("Etag"))

@@ -99,23 +99,3 @@ func (e *Evidence) isStatic(uid string) bool {
 	p := e.pods[uid]
 	return podresources.IsStaticUID(uid) || p != nil && p.Static
 }
-
-// nextChange returns the time at which the holders or their reasons change without new evidence;
-// zero: never.
-func (e *Evidence) nextChange(now time.Time) time.Time {
-	var next time.Time
-	at := func(t time.Time) {
-		if t.After(now) && (next.IsZero() || t.Before(next)) {
-			next = t
-		}
-	}
-	if !e.failing.IsZero() {
-		at(e.failing.Add(unansweredAfter))
-	}
-	for _, p := range e.pods {
-		if p.state == Waiting && !p.left.IsZero() {
-			at(p.left.Add(keepNominated))
-		}
-	}
-	return next
-}

@@ -282,6 +282,26 @@ func (e *Evidence) doubts() (doubts, settled bool) {
 	return doubts, settled
 }
 
+// nextChange returns the time at which the holders or their reasons change without new evidence;
+// zero: never.
+func (e *Evidence) nextChange(now time.Time) time.Time {
+	var next time.Time
+	at := func(t time.Time) {
+		if t.After(now) && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	if !e.failing.IsZero() {
+		at(e.failing.Add(unansweredAfter))
+	}
+	for _, p := range e.pods {
+		if p.state == Waiting && !p.left.IsZero() {
+			at(p.left.Add(keepNominated))
+		}
+	}
+	return next
+}
+
 // Quiet reports whether the kubelet need not be asked, since its last answer is still valid. If so,
 // the holders are known until shortly before now.
 func (b *Book) Quiet(now time.Time) bool {
