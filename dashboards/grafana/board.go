@@ -136,6 +136,7 @@ func Boards() []Board {
 func words() []string {
 	return []string{
 		"<of devices>", `cluster=~"$cluster", node=~"$node", driver=~"$driver"`,
+		"<its nodes>", `cluster=~"$cluster", node=~"$` + claimNodes().name + `", driver=~"$driver"`,
 		"<of device>", `cluster=~"$cluster", node=~"$node", driver=~"$driver", device=~"$device"`,
 		"<of claims>", `cluster=~"$cluster", node=~"$node", driver=~"$driver", namespace=~"$namespace", ` +
 			`resourceclaim_name=~"$claim"`,

@@ -54,7 +54,7 @@ func claimPictures() []Panel {
 			`max by (<device>) (dra_claim_power_watts{<of claims>})`),
 		line("Memory used", "The claim's share of each device's memory in use.", "bytes", "not measured",
 			"{{device}} {{node}}", `max by (<device>) (dra_claim_memory_used_bytes{<of claims>})`)),
-		heldOverTime(`cluster=~"$cluster", node=~"$`+claimNodes().name+`", driver=~"$driver"`,
+		heldOverTime("<its nodes>",
 			` and on (<device>) group by (<device>) (last_over_time(dra_claim_device_info{<of claims>}[$__range] @ end()))`))
 }
 
@@ -162,13 +162,13 @@ func claimActivity() []Panel {
 		`dra_claim_device_info{<of claims>, attribution="exclusive", admin_access="false"}`
 	engines := line("Engines of the claim", "Share of the time in which each engine was busy, of devices that the "+
 		"claim has to itself.", "percentunit", "no source reports engines, or the devices are shared",
-		"{{engine}} {{device}} {{node}}", `max by (<device>, engine) (dra_device_engine_utilization_ratio{<of devices>, `+
+		"{{engine}} {{device}} {{node}}", `max by (<device>, engine) (dra_device_engine_utilization_ratio{<its nodes>, `+
 			`engine=~"`+strings.Join(driver.Standard().Spec(driver.EngineUtilization).SoleLabels, "|")+`"}`+alone+`)`)
 	engines.max = 1
 	flops := line("FLOP utilization", "Share of the highest rate of each device's tensor cores: the share of the "+
 		"time in which they were busy, times the clock divided by its highest.", "percentunit", "no source reports "+
 		"tensor cores and clocks, or the devices are shared", "{{device}} {{node}}",
-		`max by (<device>) (device:dra_flop_utilization:ratio{<of devices>}`+alone+`)`)
+		`max by (<device>) (device:dra_flop_utilization:ratio{<its nodes>}`+alone+`)`)
 	flops.max = 1
 	return []Panel{
 		energy,
@@ -188,7 +188,7 @@ func claimActivity() []Panel {
 func claimIncidents() []Panel {
 	throttled := line("Throttled", "Share of the time in which each device ran below its clocks while the claim held "+
 		"it.", "percentunit", "none, or not measured", "{{reason}} {{device}} {{node}}",
-		`max by (<device>, reason) (rate(dra_device_throttled_seconds_total{<of devices>}[$__rate_interval]) `+
+		`max by (<device>, reason) (rate(dra_device_throttled_seconds_total{<its nodes>}[$__rate_interval]) `+
 			`and on (<device>) dra_claim_device_info{<of claims>, admin_access="false"})`)
 	throttled.max = 1
 	return append([]Panel{
@@ -210,16 +210,16 @@ func claimSharing() []Panel {
 	shared := line("Utilization of shared devices by claim", "Utilization of this claim's devices by each claim that "+
 		"shares them. The sum is the device's utilization.", "percentunit", "not measured",
 		"{{namespace}}/{{resourceclaim_name}} {{device}} {{node}}",
-		`max by (<claim device>) (dra_claim_utilization_ratio{<of devices>} and `+same+`)`)
+		`max by (<claim device>) (dra_claim_utilization_ratio{<its nodes>} and `+same+`)`)
 	shared.stacked = true
 	return []Panel{
 		tableOf("Claims on the same devices", "All claims on the devices that this claim holds, and how the device is "+
 			"divided among them: exclusive, cpus, process, capacity or equal. Nothing is attributed to admin access.",
 			"the claim holds nothing now", 12, 8,
-			labelsOf(`max by (<claim device>, share_id, admin_access, attribution) (dra_claim_device_info{<of devices>} `+
+			labelsOf(`max by (<claim device>, share_id, admin_access, attribution) (dra_claim_device_info{<its nodes>} `+
 				`and `+same+`)`),
 			columnOf("Consumed", "short",
-				`max by (<claim device>, share_id) (dra_claim_consumed_capacity{<of devices>} and `+same+`)`)),
+				`max by (<claim device>, share_id) (dra_claim_consumed_capacity{<its nodes>} and `+same+`)`)),
 		shared,
 		tableOf("Pods of the claim", "Pods that use the claim's devices now, and how much of each. Click a pod to see "+
 			"it alone.", "no pod uses it", 24, 6,
