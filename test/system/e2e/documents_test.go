@@ -15,6 +15,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/test/docs"
 	"github.com/dra-exporter/dra-exporter/test/must"
+	"github.com/dra-exporter/dra-exporter/test/node"
 )
 
 // setting has the conditions under which a test runs a command of a document.
@@ -82,7 +83,7 @@ func follow(t *testing.T, root, document string, blocks []docs.Block) {
 		"set -euo pipefail",
 		"mount -t tmpfs none /var/lib",
 		"mkdir -p /var/lib/kubelet/pod-resources",
-		"mount --bind " + n.Dir + " /var/lib/kubelet/pod-resources",
+		"mount --bind " + filepath.Dir(n.Path(node.Socket)) + " /var/lib/kubelet/pod-resources",
 		"[ ! -d .git ] || { mkdir " + copied + "/.git; mount --bind -o ro .git " + copied + "/.git; }",
 		"[ ! -f .git ] || cp .git " + copied,
 		"mount --rbind " + copied + " " + root,
