@@ -131,13 +131,13 @@ func TestCgroupsState(t *testing.T) {
 			tree.pod(c, true)
 			tree.pod(static, false)
 			cgroups := NewCgroups(tree.sysfs, func() time.Time { return limiterStart })
-			expect := func(when string, want map[string]CgroupState) {
+			check := func(when string, want map[string]CgroupState) {
 				t.Helper()
 				for uid, want := range want {
 					expect.Is(t, cgroups.State(uid), want, "%s: %s", when, uid)
 				}
 			}
-			expect("at first", map[string]CgroupState{
+			check("at first", map[string]CgroupState{
 				uidA: CgroupAlive, uidB: CgroupAlive, uidC: CgroupAlive, uidStatic: CgroupUnknown,
 				"": CgroupUnknown, "../..": CgroupUnknown, uidNever: CgroupUnknown,
 			})
@@ -147,13 +147,13 @@ func TestCgroupsState(t *testing.T) {
 			tree.remove(a)
 			tree.pod(b, false)
 			tree.remove(static)
-			expect("later", map[string]CgroupState{
+			check("later", map[string]CgroupState{
 				uidA: CgroupGone, uidB: CgroupUnknown, uidC: CgroupAlive, uidStatic: CgroupGone,
 			})
 			for _, root := range []string{"kubepods.slice", "kubepods", "kubelet.slice", "memory", "pids"} {
 				tree.remove(root)
 			}
-			expect("with the whole tree out of sight", map[string]CgroupState{uidA: CgroupUnknown, uidC: CgroupUnknown})
+			check("with the whole tree out of sight", map[string]CgroupState{uidA: CgroupUnknown, uidC: CgroupUnknown})
 		})
 	}
 }

@@ -62,30 +62,30 @@ func TestPodLogs(t *testing.T) {
 func TestPodLogsReads(t *testing.T) {
 	tree := newLogTree(t)
 	logs, now := NewPodLogs(tree.path, nil), limiterStart
-	expect := func(when, name, want string) {
+	check := func(when, name, want string) {
 		t.Helper()
 		expect.Is(t, logs.UID(Pod{"ns", name}, now), want, "%s", when)
 	}
 	tree.mkdir("ns_a_" + uidA)
 	tree.touch(".", limiterStart)
-	expect("at first", "a", uidA)
+	check("at first", "a", uidA)
 	tree.mkdir("ns_b_" + uidB)
 	tree.touch(".", limiterStart)
 	now = now.Add(podLogsInterval - 1)
-	expect("too soon", "b", "")
+	check("too soon", "b", "")
 	now = now.Add(1)
-	expect("a pod that is known", "a", uidA)
-	expect("a pod that is not, and the folder seems the same", "b", uidB)
+	check("a pod that is known", "a", uidA)
+	check("a pod that is not, and the folder seems the same", "b", uidB)
 
 	tree.mkdir("ns_a_" + uidC)
 	tree.touch("ns_a_"+uidA, limiterStart)
 	tree.touch(".", limiterStart)
 	now = now.Add(time.Hour)
-	expect("the folder seems the same", "a", uidA)
+	check("the folder seems the same", "a", uidA)
 	tree.touch(".", limiterStart.Add(time.Second))
-	expect("too soon after the last look", "a", uidA)
+	check("too soon after the last look", "a", uidA)
 	now = now.Add(podLogsInterval)
-	expect("the folder has changed", "a", uidC)
+	check("the folder has changed", "a", uidC)
 }
 
 func TestPodLogsAway(t *testing.T) {

@@ -175,7 +175,7 @@ func attributeName(id int) string {
 		25: "pcie_replay_count_acc", 29: "xgmi_read_data_acc", 30: "xgmi_write_data_acc",
 		40: "gfx_busy_inst", 41: "jpeg_busy", 42: "vcn_busy",
 	}
-	if id >= len(names) {
+	if id < 0 || id >= len(names) {
 		return ""
 	}
 	return names[id]

@@ -71,7 +71,8 @@ func (r *reading) readTemperatures() {
 		{"apu_temperature_soc", "soc", hundredths, false},
 		{"apu_temperature_skin", "skin", hundredths, false},
 	} {
-		if n, ok := r.metrics.value(sensor.field); ok && n > 0 && !seen[sensor.name] && !(sensor.inMonitor && hasMonitor) {
+		known := seen[sensor.name] || sensor.inMonitor && hasMonitor
+		if n, ok := r.metrics.value(sensor.field); ok && n > 0 && !known {
 			seen[sensor.name] = true
 			r.Add(driver.Temperature, float64(n)/sensor.unit, sensor.name)
 		}

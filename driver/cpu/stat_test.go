@@ -50,7 +50,11 @@ func TestParseStat(t *testing.T) {
 		{"columns to come", "cpu0 1 2 3 4 5 6 7 8 9 10 11 12\n", []ticks{times(0, 27, 9)}, nil},
 		{"no end of line", "cpu0 1 2 3 4 5 6 7 8", []ticks{times(0, 27, 9)}, nil},
 		{"stops at the rest", "cpu0 1 2 3 4 5 6 7 8\nintr 1\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{times(0, 27, 9)}, nil},
-		{"long rest", "cpu0 1 2 3 4 5 6 7 8\nintr" + strings.Repeat(" 0", bufio.MaxScanTokenSize), []ticks{times(0, 27, 9)}, nil},
+		{
+			"long rest", "cpu0 1 2 3 4 5 6 7 8\nintr" + strings.Repeat(" 0", bufio.MaxScanTokenSize),
+			[]ticks{times(0, 27, 9)},
+			nil,
+		},
 		{
 			"too few columns", "cpu0 1 2 3 4 5 6 7\ncpu1 1 2 3 4 5 6 7 8\n",
 			[]ticks{{garbled: true}, times(1, 27, 9)},

@@ -21,7 +21,7 @@ func TestFile(t *testing.T) {
 	now := time.Now()
 	f.now = func() time.Time { return now.Add(time.Hour) } // long after every write
 
-	expect := func(wantData string, wantChanged bool) {
+	check := func(wantData string, wantChanged bool) {
 		t.Helper()
 		data, changed, err := f.Load()
 		expect.That(t, err == nil && string(data) == wantData && changed == wantChanged,
@@ -31,25 +31,25 @@ func TestFile(t *testing.T) {
 		t.Errorf("error %v, want %v", err, os.ErrNotExist)
 	}
 	write(t, path, "one")
-	expect("one", true)
-	expect("", false)
+	check("one", true)
+	check("", false)
 	write(t, path, "three")
-	expect("three", true)
+	check("three", true)
 
 	replacement := filepath.Join(dir, "new") // another inode, same size and time: a ConfigMap's swap
 	write(t, replacement, "seven")
 	must.Do(t, os.Chtimes(replacement, now, now))
 	must.Do(t, os.Chtimes(path, now, now))
-	expect("three", true)
+	check("three", true)
 	must.Do(t, os.Rename(replacement, path))
-	expect("seven", true)
+	check("seven", true)
 
 	must.Do(t, os.Remove(path))
 	if _, _, err := f.Load(); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v, want %v", err, os.ErrNotExist)
 	}
 	write(t, path, "back")
-	expect("back", true)
+	check("back", true)
 }
 
 // TestFileRacy holds that a second write within the file clock's tick is not missed.

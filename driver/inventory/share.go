@@ -192,9 +192,9 @@ func (p *partition) consumed(set, counter string) float64 {
 	return 0
 }
 
-func amountOf(amounts []driver.Amount, resource string) float64 {
+func amountOf(amounts []driver.Amount, name string) float64 {
 	for _, a := range amounts {
-		if a.Resource == resource {
+		if a.Resource == name {
 			return a.Value
 		}
 	}

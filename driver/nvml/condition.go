@@ -78,7 +78,8 @@ func conditionFields(branch int) []field {
 			nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, "NVLINK_REPLAY_ERROR_COUNT_TOTAL", driver.Errors, "nvlink", "replay",
 		),
 		newField(
-			nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, "NVLINK_RECOVERY_ERROR_COUNT_TOTAL", driver.Errors, "nvlink", "recovery",
+			nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, "NVLINK_RECOVERY_ERROR_COUNT_TOTAL", driver.Errors,
+			"nvlink", "recovery",
 		),
 		newField(nvml.FI_DEV_REMAPPED_PENDING, "REMAPPED_PENDING", driver.NeedsAttention, "reset", "row_remap_pending"),
 		newField(nvml.FI_DEV_REMAPPED_FAILURE, "REMAPPED_FAILURE", driver.NeedsAttention, "rma", "row_remap_failed"),

@@ -26,7 +26,8 @@ type Attributes struct {
 
 // Fail records the error of reading something, unless it means that there is no value.
 func (a *Attributes) Fail(what string, err error) {
-	if err != nil && !IsAbsent(err) && !(a.MayBeEmpty && errors.Is(err, ErrEmpty)) {
+	absent := IsAbsent(err) || a.MayBeEmpty && errors.Is(err, ErrEmpty)
+	if err != nil && !absent {
 		a.Problems.Add(fmt.Errorf("read %s of %s: %w", what, a.Of, err))
 	}
 }

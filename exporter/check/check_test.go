@@ -28,18 +28,18 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // errors.
 func TestSocketTrouble(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubelet.sock")
-	expect := func(want string) {
+	check := func(want string) {
 		t.Helper()
 		if got := socketTrouble(t.Context(), path); !strings.Contains(got.Text, want) || (want == "") != (got.Text == "") {
 			t.Errorf("it says %q, want %q", got.Text, want)
 		}
 	}
-	expect("there is no such socket")
+	check("there is no such socket")
 	listener := must.Get(net.ListenUnix("unix", &net.UnixAddr{Name: path}))(t)
 	listener.SetUnlinkOnClose(false)
-	expect("")
+	check("")
 	must.Do(t, listener.Close())
-	expect("nothing listens")
+	check("nothing listens")
 }
 
 // The status of a report is that of its worst finding.

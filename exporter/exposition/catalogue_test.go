@@ -130,9 +130,9 @@ func TestNewQuantity(t *testing.T) {
 		t.Log(text)
 	}
 	var report bytes.Buffer
-	if err := present.WriteReport(&report, s, present.Config{Node: "node", QuietAfter: time.Minute}); err != nil || !bytes.Contains(
-		report.Bytes(), []byte(`{"quantity":"fan_power","labels":{"fan":"front"},"value":10,"source":"fans"}`),
-	) {
+	err := present.WriteReport(&report, s, present.Config{Node: "node", QuietAfter: time.Minute})
+	fans := []byte(`{"quantity":"fan_power","labels":{"fan":"front"},"value":10,"source":"fans"}`)
+	if err != nil || !bytes.Contains(report.Bytes(), fans) {
 		t.Errorf("the report lacks it: %v, %s", err, &report)
 	}
 	n.presents(t, s, report.Bytes())

@@ -31,8 +31,8 @@ func deviceFamilies() map[familyID]Family {
 			Name: "dra_device_state", Origin: fromKubelet + ", sources", Labels: append(device, "state", "reason"),
 			Help: "1 for the state of the device, the first that applies: unhealthy, stalled, guest, unmeasured, held (and " +
 				"measured: used or not), partitioned, tainted, free. Absent while nothing can hold it, as a possible MIG device. " +
-				"reason: of unhealthy lost (held, and its telemetry is not readable), unreadable (not held), link_down (held, and " +
-				"no link is up) or reported (dra_device_health); of tainted and free no_telemetry; else empty.",
+				"reason: of unhealthy lost (held, and its telemetry is not readable), unreadable (not held), link_down (held, " +
+				"and no link is up) or reported (dra_device_health); of tainted and free no_telemetry; else empty.",
 		},
 		famDeviceAllocations: {
 			Name: "dra_device_allocations", Origin: fromKubelet, Labels: device,

@@ -58,21 +58,7 @@ func (d *deviceBook) row(now time.Time, room *deviceRoom) book.Device {
 		ages = take(&room.ages, d.numValues())[:d.numValues()]
 		s.Values, s.Unattributed = take(&room.values, d.numValues()), take(&room.values, d.numUnattributed())
 	}
-	last := d.timeline.Last()
-	for _, m := range d.meters {
-		switch {
-		case !m.seen.Equal(now):
-		case m.divided:
-			s.Divided = append(s.Divided, m.series)
-		case !m.counts && (readable || m.key.quantity == driver.Health): // health is known without telemetry
-			v := book.Value{Series: m.series, Value: m.now.Value}
-			s.Values = append(s.Values, v)
-			if m.gauge >= 0 {
-				v.Value *= m.kept*last.Unattributed[m.spec.Basis] + m.lost
-				s.Unattributed = append(s.Unattributed, v)
-			}
-		}
-	}
+	d.addGauges(&s, now)
 	for _, c := range d.counters {
 		v := book.Value{Series: c.series, Value: c.total}
 		switch {
@@ -96,6 +82,25 @@ func (d *deviceBook) row(now time.Time, room *deviceRoom) book.Device {
 		s.Ages = ages[:len(s.Values)]
 	}
 	return s
+}
+
+// addGauges adds the values that were read now. Health is known without telemetry.
+func (d *deviceBook) addGauges(s *book.Device, now time.Time) {
+	readable, last := s.Missing == join.MissingNone, d.timeline.Last()
+	for _, m := range d.meters {
+		switch {
+		case !m.seen.Equal(now):
+		case m.divided:
+			s.Divided = append(s.Divided, m.series)
+		case !m.counts && (readable || m.key.quantity == driver.Health):
+			v := book.Value{Series: m.series, Value: m.now.Value}
+			s.Values = append(s.Values, v)
+			if m.gauge >= 0 {
+				v.Value *= m.kept*last.Unattributed[m.spec.Basis] + m.lost
+				s.Unattributed = append(s.Unattributed, v)
+			}
+		}
+	}
 }
 
 // markDown marks devices as down that are held, not readable, and whose driver has had a readable

@@ -149,7 +149,7 @@ func (r *holderRow) cells() []any {
 }
 
 // MarshalJSON writes the row as an array.
-func (r holderRow) MarshalJSON() ([]byte, error) { return json.Marshal(r.cells()) }
+func (r *holderRow) MarshalJSON() ([]byte, error) { return json.Marshal(r.cells()) }
 
 // UnmarshalJSON reads what MarshalJSON writes. [Page.Complete] sets the other fields.
 func (r *holderRow) UnmarshalJSON(text []byte) error {

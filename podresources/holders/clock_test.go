@@ -43,7 +43,7 @@ func TestChangeLogWhenTheClockIsSet(t *testing.T) {
 			t.Helper()
 			expect.That(t, l.add(Change{At: clock.Now(), PodUID: uid}, time.Time{}) == want, "%s: added %v", uid, !want)
 		}
-		expect := func(since time.Time, want ...string) {
+		check := func(since time.Time, want ...string) {
 			t.Helper()
 			var got []string
 			for _, c := range l.since(since) {
@@ -60,16 +60,16 @@ func TestChangeLogWhenTheClockIsSet(t *testing.T) {
 		clock.Pass(time.Second)
 		add("a", true)
 		add("b", true)
-		expect(seen, "a", "b")
-		expect(begun, "a", "b")
-		expect(begun.Add(-1), "a", "a", "b")
+		check(seen, "a", "b")
+		check(begun, "a", "b")
+		check(begun.Add(-1), "a", "a", "b")
 		clock.Pass(changeMemory - 2*time.Second)
 		add("c", true)
-		expect(time.Time{}, "a", "a", "b", "c")
+		check(time.Time{}, "a", "a", "b", "c")
 		clock.Set(-step)
 		clock.Pass(1)
 		add("d", true)
-		expect(time.Time{}, "a", "b", "c", "d")
+		check(time.Time{}, "a", "b", "c", "d")
 	})
 }
 

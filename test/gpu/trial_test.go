@@ -179,7 +179,7 @@ func rate(series [][]driver.Sample, uuid string, q driver.Quantity,
 
 // checkMoved checks the effects of the load, and reports what could not be checked.
 func (t trial) checkMoved() (wrong, unchecked []string) {
-	expect := func(what string, known bool, v, least, most float64) {
+	check := func(what string, known bool, v, least, most float64) {
 		switch {
 		case !known:
 			unchecked = append(unchecked, what)
@@ -198,17 +198,17 @@ func (t trial) checkMoved() (wrong, unchecked []string) {
 		share += l.Burden.Share
 	}
 	idle, busy, ok := gauge(driver.Utilization)
-	expect("the increase of utilization", ok, busy-idle, share/2, 1)
+	check("the increase of utilization", ok, busy-idle, share/2, 1)
 	idle, busy, ok = gauge(driver.MemoryUsed)
 	const contexts = 3 << 30 // memory that two contexts use in addition to the requested memory
-	expect("the increase of memory in use", ok, busy-idle, bytes, bytes+contexts)
+	check("the increase of memory in use", ok, busy-idle, bytes, bytes+contexts)
 	idlePower, busyPower, ok := gauge(driver.Power)
-	expect("the increase of power", ok, busyPower-idlePower, max(5, idlePower/20), 2000)
+	check("the increase of power", ok, busyPower-idlePower, max(5, idlePower/20), 2000)
 	joules, _, counted := rate(t.BusySeries, t.Device, driver.Energy, driver.Labels{})
-	expect("energy per second, as a share of power,", ok && counted, joules/max(busyPower, 1), 0.75, 1.25)
+	check("energy per second, as a share of power,", ok && counted, joules/max(busyPower, 1), 0.75, 1.25)
 	received, estimated, counted := rate(t.BusySeries, t.Device, driver.IOBytes, driver.Labels{"pcie", "receive"})
 	copied := t.Loads[0].Copied
-	expect("the traffic over PCIe, as a share of the copied bytes,", counted && !estimated, received/max(copied, 1), 0.8,
+	check("the traffic over PCIe, as a share of the copied bytes,", counted && !estimated, received/max(copied, 1), 0.8,
 		1.6)
 	return wrong, unchecked
 }
@@ -282,7 +282,7 @@ func (t trial) checkAttribution() (wrong, unchecked []string) {
 		}
 		return 0, false
 	}
-	expect := func(what string, v, least, most float64) {
+	check := func(what string, v, least, most float64) {
 		if !(v >= least && v <= most) {
 			wrong = append(wrong, fmt.Sprintf("%s is %.4g, want %.4g to %.4g", what, v, least, most))
 		}
@@ -293,9 +293,9 @@ func (t trial) checkAttribution() (wrong, unchecked []string) {
 	if !ok1 || !ok2 {
 		return []string{"the claims have no memory"}, nil
 	}
-	expect("the heavy claim's memory", memory, float64(heavy.Bytes), float64(heavy.Bytes)+2<<30)
-	expect("the light claim's memory", other, float64(light.Bytes), float64(light.Bytes)+2<<30)
-	expect("how much more memory the heavy claim has", memory-other, 0.9*float64(heavy.Bytes-light.Bytes),
+	check("the heavy claim's memory", memory, float64(heavy.Bytes), float64(heavy.Bytes)+2<<30)
+	check("the light claim's memory", other, float64(light.Bytes), float64(light.Bytes)+2<<30)
+	check("how much more memory the heavy claim has", memory-other, 0.9*float64(heavy.Bytes-light.Bytes),
 		1.1*float64(heavy.Bytes-light.Bytes))
 	if snapshot.Devices[0].Attribution != join.AttributionProcess {
 		return wrong, append(unchecked,
@@ -303,11 +303,11 @@ func (t trial) checkAttribution() (wrong, unchecked []string) {
 	}
 	busy, _ := value("heavy", driver.ActiveSeconds)
 	rest, _ := value("light", driver.ActiveSeconds)
-	expect("the heavy claim's busy time as a multiple of the light one's", busy/max(rest, 1e-9), 1.5, 6)
-	expect("the claims' busy time as a share of the requested time",
+	check("the heavy claim's busy time as a multiple of the light one's", busy/max(rest, 1e-9), 1.5, 6)
+	check("the claims' busy time as a share of the requested time",
 		(busy+rest)/(float64(len(t.BusySeries)-1)*(heavy.Share+light.Share)), 0.5, 1.3)
 	energy, _ := value("heavy", driver.Energy)
 	power, _ := value("light", driver.Energy)
-	expect("the heavy claim's energy as a multiple of the light one's", energy/max(power, 1e-9), 1.5, 6)
+	check("the heavy claim's energy as a multiple of the light one's", energy/max(power, 1e-9), 1.5, 6)
 	return wrong, unchecked
 }

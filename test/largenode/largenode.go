@@ -51,7 +51,7 @@ func start(t testing.TB, errorsEvery time.Duration) *Node {
 	t.Helper()
 	n := &Node{Node: node.New(t, Name)}
 	must.Do(t, n.Kubelet.SetPods(PodList()...))
-	must.Do(t, n.Node.Start())
+	must.Do(t, n.Start())
 	begun := time.Now()
 	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")

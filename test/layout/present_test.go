@@ -19,8 +19,10 @@ import (
 // laysOut are the packages that lay out what exporter/present says of devices, claims, pods and
 // incidents, or judge them. They format no value and no time of their own.
 func laysOut() []string {
-	return []string{"exporter/web", "exporter/top", "exporter/gateway", "exporter/check", "exporter/stall", "exporter/fit",
-		"exporter/program"}
+	return []string{
+		"exporter/web", "exporter/top", "exporter/gateway", "exporter/check", "exporter/stall", "exporter/fit",
+		"exporter/program",
+	}
 }
 
 // ofUnit matches formats of numbers with a unit, and texts that belong to a time.

@@ -125,9 +125,9 @@ func startSoak(t *testing.T) *soak {
 	t.Helper()
 	server, kubeconfig := kubetest.New(t)
 	slice := must.Get(yaml.YAMLToJSON([]byte(node.GPUs(largenode.Name, largenode.Driver, largenode.Devices))))(t)
-	node := largenode.Start(t)
+	large := largenode.Start(t)
 	server.Put(kubetest.Slices, slice)
-	s := &soak{t: t, server: server, target: launch(t, node, map[string]string{
+	s := &soak{t: t, server: server, target: launch(t, large, map[string]string{
 		"kube": "auto", "kubeconfig": kubeconfig, "inventory.file": "",
 		"retention": "2s",
 	}, "--web.pprof")}

@@ -387,7 +387,8 @@ func checkParts(t *testing.T, e *engine, now time.Time) {
 		{"DCGM_FI_DEV_POWER_USAGE", "dra_device_power_watts", "dra_pod_power_watts", 1},
 		{
 			"DCGM_FI_PROF_PCIE_TX_BYTES", `rate(dra_device_io_bytes_total{link="pcie", direction="transmit"}[16s])`,
-			`rate({__name__=~"dra_claim_io_bytes_total|dra_pod_unclaimed_io_bytes_total", link="pcie", direction="transmit"}[16s])`,
+			`rate({__name__=~"dra_claim_io_bytes_total|dra_pod_unclaimed_io_bytes_total", ` +
+				`link="pcie", direction="transmit"}[16s])`,
 			1,
 		},
 		{"DCGM_FI_DEV_SM_CLOCK", `dra_device_clock_hertz{domain="graphics"}`, "", 1e-6},

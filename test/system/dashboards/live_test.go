@@ -261,10 +261,12 @@ func checkRanks(f *findings, prometheus server) {
 func checkPower(f *findings, prometheus server, cluster string) {
 	for expr, want := range map[string]float64{
 		`(sum(dra_claim_power_watts{C, device!~"gpu-6.*"}) + sum(dra_pod_unclaimed_power_watts{C})) / ` +
-			`sum(dra_device_power_watts{C, device!="gpu-6"} and on (node, driver, pool, device) dra_device_allocations{C} > 0)`: 1,
-		`sum(dra_claim_power_watts{C, device=~"gpu-6.*"}) > bool 1.000001 * sum(dra_device_power_watts{C, device="gpu-6"})`: 0,
-		`sum(dra_device_power_watts{C, device!~".*partition.*"}) / sum(dra_device_power_watts{C})`:                          1,
-		`count(dra_claim_power_watts{C, device=~"gpu-6-partition-[01]"} > 0)`:                                               2,
+			`sum(dra_device_power_watts{C, device!="gpu-6"} ` +
+			`and on (node, driver, pool, device) dra_device_allocations{C} > 0)`: 1,
+		`sum(dra_claim_power_watts{C, device=~"gpu-6.*"}) > ` +
+			`bool 1.000001 * sum(dra_device_power_watts{C, device="gpu-6"})`: 0,
+		`sum(dra_device_power_watts{C, device!~".*partition.*"}) / sum(dra_device_power_watts{C})`: 1,
+		`count(dra_claim_power_watts{C, device=~"gpu-6-partition-[01]"} > 0)`:                      2,
 	} {
 		got, err := prometheus.query(strings.ReplaceAll(expr, "{C", fmt.Sprintf("{cluster=%q", cluster)), 0)
 		if err != nil || len(got) != 1 {

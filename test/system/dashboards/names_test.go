@@ -114,6 +114,8 @@ func (w *sameNames) read(selector *parser.VectorSelector) {
 		course = risingHistogram
 	case strings.HasSuffix(selector.Name, "_total"):
 		course = "0+60x30"
+	case selector.Name == "dra_device_utilization_ratio":
+		course = "3x30" // a panel shows only what exceeds the parts of a claim and of a pod
 	case selector.Name == "dra_exporter_source_up":
 		course = "0x30" // a panel shows only those that fail
 	}

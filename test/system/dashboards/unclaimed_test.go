@@ -99,7 +99,10 @@ func bothKinds(active course) []series {
 	c := claimed{namespace: "a", claim: "c", device: "gpu-0", attribution: "equal", active: active, held: rising(60)}
 	half := rising(30)
 	return slices.Concat(d.series(), c.series(), unclaimed("p", "gpu-0", "equal", nil)[:2], []series{
-		{"dra_pod_unclaimed_used_seconds_total", `namespace="a", pod="p", ` + deviceLabels("gpu-0"), active.above(busyPerMinute)},
+		{
+			"dra_pod_unclaimed_used_seconds_total", `namespace="a", pod="p", ` + deviceLabels("gpu-0"),
+			active.above(busyPerMinute),
+		},
 		{"dra_claim_allocated_share_seconds_total", claimLabels("a", "c", "gpu-0"), half},
 		{"dra_pod_unclaimed_allocated_share_seconds_total", `namespace="a", pod="p", ` + deviceLabels("gpu-0"), half},
 		{"dra_claim_power_watts", claimLabels("a", "c", "gpu-0"), always(50)},

@@ -39,7 +39,7 @@ var profile = flag.String("profile", "", "a folder for profiles of that program,
 func TestMemoryWithEverythingOn(t *testing.T) {
 	n := largenode.StartSteady(t)
 	kubeconfig, sent := largeCluster(t, n)
-	f := flags(n.Flags()).With(flags{
+	f := n.Flags().With(flags{
 		"kube": "auto", "kubeconfig": kubeconfig, "state.dir": n.Path("state"), "incidents.events": "",
 	})
 	delete(f, "inventory.file") // the API server has the slice

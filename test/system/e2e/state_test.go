@@ -146,7 +146,8 @@ func checkFolder(t *testing.T, f flags) {
 	}{
 		{without, []string{"DRA_EXPORTER_STATE_DIR=" + folder}, folder + ": counters, incidents"},
 		{
-			without.With(flags{"node-name": "other"}), []string{"DRA_EXPORTER_STATE_DIR=" + folder},
+			without.With(flags{"node-name": "other"}),
+			[]string{"DRA_EXPORTER_STATE_DIR=" + folder},
 			"can't be used (other_node)",
 		},
 		{without, nil, "not set: counters, incidents and receipts are lost"},

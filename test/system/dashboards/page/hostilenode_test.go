@@ -37,7 +37,8 @@ const hostileRows = `{"node":"node","version":TEXT,"time":TEXT,"wrong":[{"text":
 
 // hostileDetail is the JSON of details, of which all texts are TEXT.
 const hostileDetail = `{"Node":TEXT,"Title":TEXT,"Time":TEXT,"Sections":[{"Title":TEXT,"Head":[TEXT],
-	"Rows":[[{"Text":TEXT,"Device":TEXT,"Class":TEXT}]]}],"Charts":[{"Title":TEXT,"Charts":[{"Name":TEXT,"Lines":[TEXT]}]}]}`
+	"Rows":[[{"Text":TEXT,"Device":TEXT,"Class":TEXT}]]}],
+	"Charts":[{"Title":TEXT,"Charts":[{"Name":TEXT,"Lines":[TEXT]}]}]}`
 
 // testHostileNode opens a hostile page of a node: from the node itself, where it does all it wants,
 // and through the gateway, which lays out what the node says, and where it does nothing.
