@@ -228,17 +228,20 @@ func (r *resolver) over(p *pod, claim *podresources.ClaimFacts) bool {
 }
 
 // setRows sets the rows that the kubelet lists: those of its last answer, with those of kept pods
-// that it lacks, and with the UIDs of the listed pods. Equal rows stay the same slice.
+// that it lacks, and with the UIDs of the listed pods. Equal rows stay the same slice, also that of
+// the answer.
 func (e *Evidence) setRows() {
-	rows := make([]podresources.Allocation, 0, len(e.given))
-	for i := range e.given {
-		if a := e.given[i]; e.takeHolders(&a, false) {
+	rows, same := make([]podresources.Allocation, 0, len(e.given)), true
+	for _, a := range e.given {
+		holders := e.holdersOf(&a, false)
+		same = same && len(holders) > 0 && &holders[0] == &a.Holders[0]
+		if a.Holders = holders; len(holders) > 0 {
 			rows = append(rows, a)
 		}
 	}
 	e.filled, e.identified = false, false
 	for _, a := range e.allocations {
-		if !e.takeHolders(&a, true) {
+		if a.Holders = e.holdersOf(&a, true); len(a.Holders) == 0 {
 			continue
 		}
 		e.filled = true
@@ -247,29 +250,43 @@ func (e *Evidence) setRows() {
 			rows = append(rows, a)
 			continue
 		}
-		rows[i].Holders = append(rows[i].Holders, a.Holders...)
+		rows[i].Holders = slices.Concat(rows[i].Holders, a.Holders)
 		podresources.SortHolders(&rows[i])
 	}
-	if e.filled {
+	switch {
+	case e.filled:
 		slices.SortFunc(rows, podresources.Allocation.Compare)
+	case same:
+		rows = e.given
 	}
 	if !reflect.DeepEqual(rows, e.allocations) {
 		e.allocations = rows
 	}
 }
 
-// takeHolders replaces the holders of a row by those that are listed, or that are kept, and returns
-// whether there are any.
-func (e *Evidence) takeHolders(a *podresources.Allocation, kept bool) bool {
+// holdersOf returns the holders of a row that are listed, or that are kept, with the UIDs of the
+// listed pods. If all of them stay as they are, it is the same slice.
+func (e *Evidence) holdersOf(a *podresources.Allocation, kept bool) []podresources.Holder {
+	stays := func(h *podresources.Holder) *listedPod {
+		if l := e.listed[h.Pod]; l != nil && l.devices && l.unlistedSince.IsZero() != kept {
+			return l
+		}
+		return nil
+	}
+	if !slices.ContainsFunc(a.Holders, func(h podresources.Holder) bool {
+		l := stays(&h)
+		return l == nil || l.uid != h.UID
+	}) {
+		return a.Holders
+	}
 	holders := make([]podresources.Holder, 0, len(a.Holders))
 	for _, h := range a.Holders {
-		if l := e.listed[h.Pod]; l != nil && l.devices && l.unlistedSince.IsZero() != kept {
+		if l := stays(&h); l != nil {
 			h.UID = l.uid
 			holders = append(holders, h)
 		}
 	}
-	a.Holders = holders
-	return len(holders) > 0
+	return holders
 }
 
 // sameSlice reports whether both slices use the same memory, or are empty.
