@@ -109,7 +109,7 @@ func againstDCGM(t *testing.T, b bench) {
 // origin returns the README of a recording.
 func origin(result trial) string {
 	model, version := "unknown", "unknown"
-	for _, s := range result.Idle.after {
+	for _, s := range result.Idle.After {
 		if s.Hardware.UUID == result.Device {
 			model, version = s.Hardware.Model, s.Hardware.DriverVersion
 		}

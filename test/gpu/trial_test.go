@@ -66,7 +66,7 @@ func (b bench) try(t *testing.T) trial {
 	var out trial
 	out.IdleSeries = b.series(t, idleSeconds)
 	out.Idle = b.look(t)
-	out.Device = idleDevice(out.Idle.after)
+	out.Device = idleDevice(out.Idle.After)
 	must.That(t, out.Device != "", "every device is busy: none is available for the load")
 	var loads []*load
 	for _, burden := range burdens() {
@@ -120,7 +120,7 @@ func (b bench) look(t *testing.T) look {
 		out, err := exec.CommandContext(t.Context(), b.smi, args...).Output()
 		return string(out), err
 	}
-	l := look{before: b.sample(t)}
+	l := look{Before: b.sample(t)}
 	l.query, l.list = must.Get(run("-q", "-x"))(t), must.Get(run("-L"))(t)
 	if out, err := run("nvlink", "-gt", "d"); err == nil {
 		l.links = out
@@ -128,7 +128,7 @@ func (b bench) look(t *testing.T) look {
 		t.Logf("not compared: NVLinks: nvidia-smi nvlink -gt d: %v", err)
 	}
 	time.Sleep(time.Second)
-	l.after = b.sample(t)
+	l.After = b.sample(t)
 	return l
 }
 
@@ -259,7 +259,7 @@ func claimName(i int) string { return [2]string{"heavy", "light"}[i] }
 // namespace than the driver's they are missing or have other numbers.
 func (t trial) seen() bool {
 	for _, l := range t.Loads {
-		if !slices.ContainsFunc(t.Busy.after, func(s driver.Sample) bool { _, ok := processMemory(s, l.PID); return ok }) {
+		if !slices.ContainsFunc(t.Busy.After, func(s driver.Sample) bool { _, ok := processMemory(s, l.PID); return ok }) {
 			return false
 		}
 	}

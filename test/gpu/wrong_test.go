@@ -1,9 +1,10 @@
 package gpu
 
 import (
+	"bytes"
 	"encoding/xml"
-	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
+	"github.com/google/go-cmp/cmp"
 )
 
 // The errors that the checks must detect: each is made in the recording of an H100.
@@ -28,7 +30,7 @@ func TestWrong(t *testing.T) {
 func withParts(t *testing.T, l look) look {
 	t.Helper()
 	const uuid = "MIG-00000000-0000-4000-8000-000000000002"
-	gpu := l.after[0].Hardware.UUID
+	gpu := l.After[0].Hardware.UUID
 	part := driver.Sample{
 		Hardware: driver.Hardware{UUID: uuid, Parent: gpu, Instance: nvidia.Instance(7, 0), Kind: driver.KindPartition},
 		Readings: []driver.Reading{
@@ -47,14 +49,15 @@ func withParts(t *testing.T, l look) look {
 			driver.Reading{Quantity: driver.FabricState, Labels: driver.Labels{"healthy"}, Value: 1})
 		return append([]driver.Sample{s, part}, samples[1:]...)
 	}
-	l.before, l.after = bytes(l.before), bytes(l.after)
+	l.Before, l.After = bytes(l.Before), bytes(l.After)
 	l.query = regexp.MustCompile(`(?s)<mig_devices>.*?</mig_devices>`).ReplaceAllString(l.query,
 		"<mig_devices><mig_device><gpu_instance_id>7</gpu_instance_id><compute_instance_id>0</compute_instance_id>"+
 			"<fb_memory_usage><total>10240 MiB</total><used>1024 MiB</used></fb_memory_usage></mig_device></mig_devices>")
 	l.query = strings.Replace(l.query, "<state>N/A</state>\n\t\t\t<status>N/A<",
 		"<state>Completed</state><status>Success<", 1)
 	l.list += fmt.Sprintf("  MIG 1g.10gb     Device  0: (UUID: %s)\n", uuid)
-	l.links = fmt.Sprintf("GPU 0: NVIDIA H100 (UUID: %s)\n\t Link 0: Data Tx: 5120 KiB\n\t Link 0: Data Rx: 5120 KiB\n", gpu)
+	l.links = fmt.Sprintf("GPU 0: NVIDIA H100 (UUID: %s)\n\t Link 0: Data Tx: 5120 KiB\n\t Link 0: Data Rx: 5120 KiB\n",
+		gpu)
 	return l
 }
 
@@ -138,11 +141,11 @@ func findsWrongValues(t *testing.T, l look) {
 	}
 	expect.That(t, changes >= 45, "only %d values were changed", changes)
 	for name, changed := range map[string]look{
-		"a device is not listed":  {l.before, l.after, l.query, strings.Replace(l.list, "MIG-", "MIG-1", 1), l.links},
-		"a device is not read":    {l.before, l.after[1:], l.query, l.list, l.links},
-		"other bytes over NVLink": {l.before, l.after, l.query, l.list, strings.Replace(l.links, "Rx: ", "Rx: 1", 1)},
+		"a device is not listed":  {l.Before, l.After, l.query, strings.Replace(l.list, "MIG-", "MIG-1", 1), l.links},
+		"a device is not read":    {l.Before, l.After[1:], l.query, l.list, l.links},
+		"other bytes over NVLink": {l.Before, l.After, l.query, l.list, strings.Replace(l.links, "Rx: ", "Rx: 1", 1)},
 		"a process that was not read": {
-			l.before, l.after, strings.Replace(l.query, "<pid>641<", "<pid>78<", 1), l.list,
+			l.Before, l.After, strings.Replace(l.query, "<pid>641<", "<pid>78<", 1), l.list,
 			l.links,
 		},
 	} {
@@ -241,13 +244,17 @@ func TestCompareSources(t *testing.T) {
 	expect.Equal(t, "verdicts", want, got)
 }
 
-// An incomplete recording is rejected.
-func TestReplayRejects(t *testing.T) {
-	if _, err := replay(t.TempDir()); err == nil {
-		t.Error("an empty folder is accepted as a recording")
-	}
-	if _, err := fromRecord([]recordedSample{{Readings: []recordedReading{{Quantity: "joy"}}}}); err == nil ||
-		!strings.Contains(err.Error(), "joy") {
-		t.Errorf("an unknown quantity: %v", errors.Unwrap(err))
+// A recording is written as it is read. One that is incomplete, or of other quantities, is rejected.
+func TestReplay(t *testing.T) {
+	const recorded = "testdata/h100-580.159.04"
+	dir, result := t.TempDir(), must.Get(replay(recorded))(t)
+	must.Do(t, record(dir, result, "a test"))
+	expect.Equal(t, "recorded again", result, must.Get(replay(dir))(t), cmp.AllowUnexported(look{}))
+	text := must.Get(os.ReadFile(filepath.Join(dir, "trial.json")))(t)
+	text = bytes.ReplaceAll(text, []byte("energy"), []byte("joy"))
+	must.Do(t, os.WriteFile(filepath.Join(dir, "trial.json"), text, 0o600))
+	for _, wrong := range []string{t.TempDir(), dir} {
+		_, err := replay(wrong)
+		expect.That(t, err != nil, "%s is accepted as a recording", wrong)
 	}
 }
