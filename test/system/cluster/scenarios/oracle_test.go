@@ -222,30 +222,23 @@ func (n *namespace) agree(count int) ([]held, *present.Report) {
 	n.Helper()
 	var want []held
 	var first *present.Report
-	eventually(n.T, "the exporters agree with the cluster", func() error {
-		var err error
-		want, err = n.holdsOfCluster(n.Context(), n.name)
-		if err != nil {
+	eventually(n.T, "the exporters agree with the cluster", func() (err error) {
+		if want, err = n.holdsOfCluster(n.Context(), n.name); err != nil {
 			return err
 		}
 		used := len(slices.DeleteFunc(slices.Clone(want), func(h held) bool { return !h.Used }))
 		if used != count {
 			return fmt.Errorf("%d holds of devices, want %d", used, count)
 		}
-		var wrong error
-		for i, e := range n.exporters {
-			r, err := e.report()
-			if err != nil {
-				return err
-			}
-			if i == 0 {
+		return ofAll(n.exporters, snapshots(func(e *running, r *present.Report) error {
+			if e.program == n.exporter {
 				first = r
 			}
 			if diff := n.diff(e, want, r); diff != "" {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: who holds what (-cluster +exporter):\n%s", e.name, diff))
+				return fmt.Errorf("who holds what (-cluster +exporter):\n%s", diff)
 			}
-		}
-		return wrong
+			return nil
+		}))
 	})
 	if count > 0 {
 		n.record()
@@ -303,27 +296,20 @@ func (n *namespace) showsPrepared(pod, claim string) (more int) {
 	n.Helper()
 	eventually(n.T, "the exporters show what the driver has prepared", func() error {
 		allocated, err := n.holdsOfCluster(n.Context(), n.name)
-		if err != nil {
-			return err
-		}
 		more = 0
-		var wrong error
 		for _, device := range n.prepared(claim) {
 			is := func(h hold) bool { return h.Pod == pod && h.Claim == claim && h.Device == device }
 			if !slices.ContainsFunc(allocated, func(h held) bool { return is(h.hold) }) {
 				more++
 			}
-			for _, e := range n.informed() {
-				r, err := e.report()
-				if err != nil {
-					return err
-				}
+			err = errors.Join(err, ofAll(n.informed(), snapshots(func(_ *running, r *present.Report) error {
 				if !slices.ContainsFunc(holdsOfExporter(r, n.name), is) {
-					wrong = errors.Join(wrong, fmt.Errorf("%s: %s is prepared for %s, and not shown", e.name, device, claim))
+					return fmt.Errorf("%s is prepared for %s, and not shown", device, claim)
 				}
-			}
+				return nil
+			})))
 		}
-		return wrong
+		return err
 	})
 	return more
 }
@@ -353,19 +339,9 @@ func (n *namespace) keeps(count int) (lift func()) {
 			return nil
 		}
 	}
-	eventually(n.T, "the devices are read", func() error {
-		var wrong error
-		for _, e := range n.exporters {
-			r, err := e.report()
-			if err != nil {
-				return err
-			}
-			if err := read(e, true)(r); err != nil {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
-			}
-		}
-		return wrong
-	})
+	n.each("the devices are read", n.exporters, snapshots(func(e *running, r *present.Report) error {
+		return read(e, true)(r)
+	}))
 	var lifts []func()
 	for _, e := range n.exporters {
 		var before []present.HoldReport
@@ -378,10 +354,12 @@ func (n *namespace) keeps(count int) (lift func()) {
 			return nil
 		}))
 	}
-	return func() {
-		for _, lift := range lifts {
-			lift()
-		}
+	return func() { liftAll(lifts) }
+}
+
+func liftAll(lifts []func()) {
+	for _, lift := range lifts {
+		lift()
 	}
 }
 
