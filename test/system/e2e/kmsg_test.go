@@ -136,7 +136,7 @@ func TestSeverityOfErrors(t *testing.T) {
 	if got := text(); got != "" {
 		t.Errorf("nonfatal errors are incidents: %s", got)
 	}
-	detail := string(p.page("/page/detail?device=" + gpuDriver + "/" + nodeName + "/gpu-0").body)
+	detail := string(p.page("/page/detail?device=" + gpuDriver + "/" + nodeName + "/gpu-0").Body)
 	for _, want := range []string{"xid 145 nonfatal", "error of NVLink 5; work goes on"} {
 		if !strings.Contains(detail, want) {
 			t.Errorf("the page of the device lacks %q", want)
@@ -166,7 +166,7 @@ func TestSeverityOfErrors(t *testing.T) {
 		if i.Code != "145" {
 			continue
 		}
-		page := string(p.page("/page/detail?incident=" + i.ID).body)
+		page := string(p.page("/page/detail?incident=" + i.ID).Body)
 		if want := "error of NVLink 5; all work on the device ends"; i.Severity != "fatal" || !strings.Contains(page, want) {
 			t.Errorf("severity %s, and the page of the incident lacks %q", i.Severity, want)
 		}

@@ -74,7 +74,7 @@ func (p *program) held(seconds float64) {
 func (p *program) counters() map[string]float64 {
 	p.t.Helper()
 	out := map[string]float64{}
-	for line := range strings.Lines(string(p.page("/metrics", "Accept", acceptOpenMetrics).body)) {
+	for line := range strings.Lines(string(p.page("/metrics", "Accept", acceptOpenMetrics).Body)) {
 		series, value, found := strings.Cut(strings.TrimSpace(line), "} ")
 		name, _, _ := strings.Cut(series, "{")
 		if !found || !strings.HasPrefix(name, "dra_") || strings.HasPrefix(name, "dra_exporter_") ||

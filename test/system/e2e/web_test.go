@@ -60,13 +60,13 @@ func TestWebConfig(t *testing.T) {
 		"secret": http.StatusOK, "wrong": http.StatusUnauthorized,
 		"": http.StatusUnauthorized,
 	} {
-		request := must.Get(http.NewRequest(http.MethodGet, "https://"+p.Address+"/metrics", http.NoBody))(t)
+		var headers []string
 		if password != "" {
-			request.SetBasicAuth("prometheus", password)
+			headers = []string{"Authorization", live.Basic("prometheus", password)}
 		}
-		a, err := do(client, request)
-		expect.That(t, err == nil && a.status == want,
-			"password %q: status %d, error %v, want status %d", password, a.status, err, want)
+		a, err := live.Ask(t.Context(), client, "https://"+p.Address+"/metrics", headers...)
+		expect.That(t, err == nil && a.Status == want,
+			"password %q: status %d, error %v, want status %d", password, a.Status, err, want)
 	}
 	expect.That(t, p.status("/metrics") != http.StatusOK, "the metrics are also served without TLS")
 	// Probes that only open the port are not logged.

@@ -2,12 +2,11 @@ package scenarios
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -91,30 +90,16 @@ func (p *program) get(path string) ([]byte, error) {
 // getUnless sends a GET request with If-None-Match: tag. It returns the body and its entity tag;
 // the body is nil if the tag still matches.
 func (p *program) getUnless(tag, path string) (body []byte, tagged string, err error) {
-	at, err := url.Parse("http://" + p.Address + path)
-	if err != nil {
-		return nil, "", err
-	}
-	request := http.Request{Method: http.MethodGet, URL: at, Header: http.Header{}}
-	if tag != "" {
-		request.Header.Set("If-None-Match", tag)
-	}
-	resp, err := p.client.Do(&request)
-	if err != nil {
-		return nil, "", err
-	}
-	defer resp.Body.Close()
-	body, err = io.ReadAll(resp.Body)
+	a, err := live.Ask(context.Background(), p.client, "http://"+p.Address+path, "If-None-Match", tag)
 	switch {
 	case err != nil:
-		return nil, "", fmt.Errorf("read %s: %w", path, err)
-	case tag != "" && resp.StatusCode == http.StatusNotModified:
+		return nil, "", fmt.Errorf("get %s: %w", path, err)
+	case tag != "" && a.Status == http.StatusNotModified:
 		return nil, tag, nil
-	case resp.StatusCode != http.StatusOK:
-		return nil, "", fmt.Errorf("get %s: %s: %.300s", path, resp.Status, body)
-	default:
-		return body, resp.Header.Get("Etag"), nil
+	case a.Status != http.StatusOK:
+		return nil, "", fmt.Errorf("get %s: status %d: %.300s", path, a.Status, a.Body)
 	}
+	return a.Body, a.Header.Get("Etag"), nil
 }
 
 // report returns the last snapshot. The caller must not change it.
