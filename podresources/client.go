@@ -184,10 +184,6 @@ func (answerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
 	}
-	wire := make([][]byte, 0, len(data))
-	for _, piece := range data {
-		wire = append(wire, piece.ReadOnlyData())
-	}
-	a.response, a.err = a.decoder.Decode(wire...)
+	a.response, a.err = a.decoder.Decode(data)
 	return nil
 }
