@@ -17,7 +17,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
@@ -102,7 +101,7 @@ func (m *SelfMetrics) makeSourceMetrics(r maker) {
 		Help: "How long a reading of the source took. A native histogram in protobuf; in text its sum and count, and with " +
 			"--histograms=classic the buckets.",
 		Buckets:                     []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
-		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: distribution.MaxBuckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 64,
 	}, []string{"source"})
 	m.rejected = r.counters("dra_exporter_input_rejected_total",
 		"Rows, objects and readings of an input that could not be used, and requests and connections that were refused or "+

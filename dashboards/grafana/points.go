@@ -2,8 +2,8 @@ package grafana
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/grafana/grafana-foundation-sdk/go/cog"
 	"github.com/grafana/grafana-foundation-sdk/go/common"
@@ -111,10 +111,15 @@ const (
 // mapCells is the query of the cells of the map: the state of each device, with its model and the
 // texts by which they are sorted, and the columns of the map.
 func mapCells() string {
-	var states []string
-	for i, s := range stateColors() {
-		states = append(states,
-			fmt.Sprintf(`%d + group by (<device>) (device:dra_state:info{<of devices>, state=%q})`, i, s.series))
+	// Most devices are active: what is on the left of "or" is compared each time.
+	var states, active string
+	for i, s := range slices.Backward(stateColors()) {
+		of := fmt.Sprintf("%d + group by (<device>) (device:dra_state:info{<of devices>, state=%q})", i, s.series)
+		if s.series == "active" {
+			active = of
+		} else {
+			states += of + "\nor "
+		}
 	}
 	const (
 		counted = `max by (<node>, driver) (node:dra_devices:count{cluster=~"$cluster", node=~"$node", driver=~"$driver"})`
@@ -128,12 +133,12 @@ func mapCells() string {
 	// gpu-2 comes before gpu-10, what is last has the highest character, and the cell that is not
 	// seen is the last.
 	return fmt.Sprintf(`(
-		topk(%d, label_replace(label_replace(
-		    (`+strings.Join(states, "\nor ")+`)
+		label_replace(label_replace(
+		    topk(%d, (`+states+active+`)
 		    * on (<device>) group_left (model)
-		      max by (<device>, model) (device:dra_model:info{<of devices>, model=~"$model"}),
+		      max by (<device>, model) (device:dra_model:info{<of devices>, model=~"$model"})),
 		    "order", "$1", "device", "(.*)"), "order", "${1}0$2", "device", "(.*[^0-9])([0-9])"
-		  ))
+		  )
 		  * on () group_left (size) count_values("size", `+size+`)
 		or label_replace(label_replace(clamp_max(`+nodes+`, 0), "order", "\uffff", "", ""), "size", "0", "", "")
 		or label_replace(label_replace(clamp_max(sum(`+counted+`), 0), "size", "1", "", ""), "cluster", "\uffff", "", "")

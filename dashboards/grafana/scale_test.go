@@ -174,8 +174,8 @@ func TestTimelines(t *testing.T) {
 	expect.That(t, count >= 5, "%d time lines", count)
 }
 
-// TestSources checks that the durations of sources are those that are recorded: their histograms are
-// hundreds of series a node.
+// TestSources checks that the durations of sources are those that are recorded: their histograms
+// are hundreds of buckets a node.
 func TestSources(t *testing.T) {
 	recorded := 0
 	for _, b := range Boards() {

@@ -1,8 +1,8 @@
 // Package query checks PromQL expressions against the exporter's metric families: every metric and
 // label must exist. If a metric is renamed or removed, the generator of dashboards and rules fails.
-// What expressions give is tested with Prometheus's engine (test/system/dashboards): that values are
-// plausible in the unit of their panel, that devices of the same name are told apart, and that copies
-// of a node count once.
+// What expressions give is tested with Prometheus's engine (test/system/dashboards): that values
+// are plausible in the unit of their panel, that devices of the same name are told apart, and that
+// copies of a node count once.
 package query
 
 import (
@@ -77,7 +77,8 @@ func foreign() map[string]string {
 	return map[string]string{
 		"up": "", "scrape_duration_seconds": "", "scrape_samples_scraped": "", "process_cpu_seconds_total": "",
 		"process_resident_memory_bytes": "", "go_goroutines": "",
-		// kube-state-metrics, internal/store/resourceclaim.go and resourceslice.go, docs/metrics/workload/pod-metrics.md.
+		// kube-state-metrics, internal/store/resourceclaim.go and resourceslice.go, and
+		// docs/metrics/workload/pod-metrics.md.
 		"kube_resourceclaim_created":                "namespace resourceclaim",
 		"kube_resourceclaim_status_allocated":       "namespace resourceclaim",
 		"kube_resourceclaim_status_reserved_for":    "namespace resourceclaim consumer_resource consumer_name consumer_uid",

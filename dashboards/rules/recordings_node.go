@@ -289,7 +289,8 @@ func nodes() []recording {
 	}
 }
 
-// readings are how long the readings of each source take, from native histograms or from classic ones.
+// readings are how long the readings of each source take, from native histograms or from classic
+// ones.
 func readings() []recording {
 	return []recording{{name: "node:dra_source_duration_seconds:mean", expr: `
 			max by (cluster, node, source) (

@@ -10,8 +10,8 @@ import (
 )
 
 // TestRecords evaluates records: the states of a partitioned and an unhealthy device, the kind of a
-// device's last error long after it, as on the Fleet dashboard, the number of incidents, and how long
-// readings take, from native histograms and from classic ones.
+// device's last error long after it, as on the Fleet dashboard, the number of incidents, and how
+// long readings take, from native histograms and from classic ones.
 func TestRecords(t *testing.T) {
 	t.Parallel()
 	once := func(at int) course {
