@@ -1,10 +1,7 @@
 package podresources
 
 import (
-	"fmt"
-	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
@@ -125,28 +122,4 @@ func TestPodMembersWithoutProcfs(t *testing.T) {
 	m := NewPodMembers(filepath.Join(t.TempDir(), "none"), time.Now)
 	got := m.Of([]string{podA})
 	expect.That(t, len(got) == 0 && m.search == nil, "found %v", got)
-}
-
-// BenchmarkPodMembers searches 3000 processes on disk, of which 500 pods have 4 each, once.
-func BenchmarkPodMembers(b *testing.B) {
-	root := b.TempDir()
-	var uids []string
-	for pid := range 3000 {
-		uid := fmt.Sprintf("%08x-0000-4000-8000-000000000000", pid/4)
-		if pid%4 == 0 && len(uids) < 500 {
-			uids = append(uids, uid)
-		}
-		dir := filepath.Join(root, strconv.Itoa(1+pid))
-		must.Do(b, os.Mkdir(dir, 0o755))
-		text := "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uid + ".slice/cri-containerd-0.scope\n"
-		must.Do(b, os.WriteFile(filepath.Join(dir, "cgroup"), []byte(text), 0o600))
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		clock := time.Unix(1_800_000_000, 0)
-		m := NewPodMembers(root, func() time.Time { return clock })
-		for len(m.Of(uids)) == 0 {
-			clock = clock.Add(minProcessSearch)
-		}
-	}
 }
