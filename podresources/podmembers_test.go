@@ -1,14 +1,10 @@
 package podresources
 
 import (
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/test/expect"
-	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func newMembers(t *testing.T) (*procfsTree, *PodMembers) {
@@ -55,29 +51,7 @@ func TestPodMembers(t *testing.T) {
 		step.do()
 		expect.Equal(t, step.name, step.want, m.Of(step.of))
 	}
-	expect.That(t, m.known == nil && m.search == nil, "what nobody asks for is remembered")
-}
-
-// A search runs in steps of a bounded number of processes. Its result is used when it has ended.
-func TestPodMembersSearchInSteps(t *testing.T) {
-	procfs, m := newMembers(t)
-	m.atOnce = 10
-	want := map[string][]int{}
-	for pid := range 30 {
-		procfs.process(1+pid, podA, pid)
-		want[podA] = append(want[podA], 1+pid)
-	}
-	steps := 1
-	for ; len(m.Of([]string{podA})) == 0; steps++ {
-		must.That(t, steps <= 10, "they are not found")
-		got := m.Of([]string{podA})
-		expect.That(t, len(got) == 0, "a second step at the same time finds %v", got)
-		procfs.clock = procfs.clock.Add(minProcessSearch)
-	}
-	diff := cmp.Diff(want, m.Of([]string{podA}))
-	expect.That(t, diff == "" && steps >= 3, "after %d steps (-want +got):\n%s", steps, diff)
-	m.Of(nil)
-	expect.That(t, m.search == nil, "a search goes on for no pod")
+	expect.That(t, m.known == nil && m.walk == nil, "what nobody asks for is remembered")
 }
 
 // A pod with too many processes does not displace processes of other pods, in whatever order the
@@ -116,10 +90,4 @@ func TestPodMembersSearchSeldom(t *testing.T) {
 	}
 	expect.That(t, searches >= 6 && searches <= 10,
 		"%d searches in a minute, want one every 10 s and some at first", searches)
-}
-
-func TestPodMembersWithoutProcfs(t *testing.T) {
-	m := NewPodMembers(filepath.Join(t.TempDir(), "none"), time.Now)
-	got := m.Of([]string{podA})
-	expect.That(t, len(got) == 0 && m.search == nil, "found %v", got)
 }
