@@ -91,7 +91,7 @@ type offered struct {
 }
 
 // The memory of an offer, of a counter, and of a device without its strings and lists, which take
-// about as much as its JSON, in bytes. They include the entry in an inventory.
+// less than half of its JSON, in bytes. They include the entry in an inventory.
 const (
 	offerSize   = 384
 	counterSize = 128
@@ -128,7 +128,7 @@ func (s *Slice) OfferTo(node Node, room int, rejected driver.Rejections) Offer {
 		device := newOffered(&d, rejected)
 		device.entry.Local, device.entry.ManyNodes = nodes.name != "", nodes.many() || perDevice && own.many()
 		device.entry.Socketless = spec.socketless()
-		size := deviceSize + len(raw) + 8*len(device.entry.CPUs)
+		size := deviceSize + len(raw)/2 + 8*len(device.entry.CPUs)
 		if size > room-o.size {
 			rejected.Add(driver.ReasonTooManyDevices, len(spec.Devices)-i)
 			break
