@@ -154,7 +154,7 @@ func (c *client) memory() (bytes uint64, ok bool) {
 	return bytes, ok
 }
 
-// isLocal reports whether memory is that of the device: vram of amdgpu, vram0 of xe, local0 of i915.
+// isLocal reports whether memory is the device's: vram of amdgpu, vram0 of xe, local0 of i915.
 func isLocal(r part) bool {
 	return strings.HasPrefix(r.name, "vram") || strings.HasPrefix(r.name, "local")
 }
