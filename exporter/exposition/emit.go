@@ -65,7 +65,9 @@ func (s *Snapshot) walk(e *emission) {
 	for i := range s.Lives {
 		e.lives(&s.Lives[i])
 	}
-	for _, u := range slices.SortedFunc(maps.Keys(missing), unresolved.compare) {
+	kinds := slices.AppendSeq(make([]unresolved, 0, len(missing)), maps.Keys(missing))
+	slices.SortFunc(kinds, unresolved.compare)
+	for _, u := range kinds {
 		e.gauge(famUnresolved, e.pairs("driver", u.driver, "reason", string(u.reason)), float64(missing[u]))
 	}
 	e.gauge(famSnapshotTime, nil, unix(s.Time))
