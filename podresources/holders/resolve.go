@@ -1,6 +1,7 @@
 package holders
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -50,7 +51,7 @@ type Holdings struct {
 //     status from its driver and its health from pods are added.
 func Holds(e *Evidence, now time.Time) Holdings {
 	r := resolver{
-		Evidence: e, now: now, uses: map[podresources.Claim]*claimUse{}, users: map[string]*pod{},
+		Evidence: e, now: now, uses: map[podresources.Claim]*claimUse{}, copies: map[string]*pod{},
 		lists: map[string][]podresources.Claim{}, position: map[rowKey]int{}, unresolved: map[unresolved]bool{},
 	}
 	for i := range e.allocations {
@@ -79,10 +80,10 @@ type resolver struct {
 	*Evidence
 	now time.Time
 
-	uses  map[podresources.Claim]*claimUse // of claims that pods use or the kubelet lists
-	users map[string]*pod                  // pods that use claims, with the determined names of these, by UID
-	lists map[string][]podresources.Claim  // which the kubelet lists, by UID of the pod
-	made  map[string][]podresources.Claim  // claims made for pods, by UID of the pod; nil: to be computed
+	uses   map[podresources.Claim]*claimUse // of claims that pods use or the kubelet lists
+	copies map[string]*pod                  // pods with the determined names of claims, by UID
+	lists  map[string][]podresources.Claim  // which the kubelet lists, by UID of the pod
+	made   map[string][]podresources.Claim  // claims made for pods, by UID of the pod; nil: to be computed
 
 	rows       []podresources.Allocation
 	position   map[rowKey]int // in rows
@@ -133,13 +134,10 @@ func (r *resolver) health(yield func(podresources.DeviceHealth) bool) {
 }
 
 // pod returns the pod of a holder, nil if it is unknown.
-func (r *resolver) pod(h *podresources.Holder) *pod {
-	uid := r.holderUID(h)
-	if p := r.users[uid]; p != nil {
-		return p
-	}
-	return r.pods[uid]
-}
+func (r *resolver) pod(h *podresources.Holder) *pod { return r.podOf(r.holderUID(h)) }
+
+// podOf returns the pod with that UID, nil if it is unknown.
+func (r *resolver) podOf(uid string) *pod { return cmp.Or(r.copies[uid], r.pods[uid]) }
 
 // holderUID returns the UID of a holder or, if that is unknown, of the newest pod with its name,
 // unless the listed pod must be a newer one.
@@ -178,7 +176,7 @@ func (r *resolver) finish() Holdings {
 	for i := range r.rows {
 		a := &r.rows[i]
 		if !a.ByPlugin() {
-			a.Holders = r.given(a)
+			r.give(a)
 		}
 		if len(a.Holders) > 0 {
 			podresources.SortHolders(a)

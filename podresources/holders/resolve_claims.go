@@ -14,33 +14,38 @@ type use struct {
 }
 
 // usePod records which claims a pod uses.
-func (r *resolver) usePod(of *pod) {
-	p := *of
-	unnamed, extended := r.nameClaims(&p)
-	r.users[p.UID] = &p
+func (r *resolver) usePod(p *pod) {
+	unnamed, extended := 0, p.ExtendedClaim != "" && len(p.ExtendedUses) == 0
+	if p.Extended || slices.ContainsFunc(p.Claims, func(c podresources.PodClaim) bool { return c.Claim == "" }) {
+		named := *p
+		p = &named
+		unnamed, extended = r.nameClaims(p)
+		r.copies[p.UID] = p
+	}
 	for _, c := range p.Claims {
 		if c.Claim != "" {
-			r.useClaim(&p, c.Claim, c.Name)
+			r.useClaim(p, c.Claim, c.Name)
 		}
 	}
 	if p.ExtendedClaim != "" {
-		r.useClaim(&p, p.ExtendedClaim, "")
+		r.useClaim(p, p.ExtendedClaim, "")
 	}
 	if unnamed > 0 {
 		r.unresolved[unresolved{UnresolvedName, p.UID}] = true
 	}
 	if (unnamed > 0 || extended) && !p.namesKnown {
-		r.wantPod(&p)
+		r.wantPod(p)
 	}
 }
 
-// nameOf returns the pod's own name for a claim; empty: unknown, or the claim of extended resources.
+// nameOf returns the pod's own name for a claim; empty: unknown, or the claim of extended
+// resources.
 func (p *pod) nameOf(claim podresources.Claim) string {
-	if p == nil {
+	if p == nil || claim.Name == "" || claim.Name == p.ExtendedClaim || claim.Namespace != p.Pod.Namespace {
 		return ""
 	}
 	for _, c := range slices.Backward(p.Claims) {
-		if c.Claim != "" && c.Claim == claim.Name && claim.Namespace == p.Pod.Namespace && claim.Name != p.ExtendedClaim {
+		if c.Claim == claim.Name {
 			return c.Name
 		}
 	}
@@ -53,7 +58,8 @@ func (p *pod) nameOf(claim podresources.Claim) string {
 // status from the API server is needed for the claim of the pod's extended resources.
 func (r *resolver) nameClaims(p *pod) (unnamed int, extended bool) {
 	p.Claims = slices.Clone(p.Claims)
-	listed := slices.SortedFunc(slices.Values(r.lists[p.UID]), podresources.Claim.Compare)
+	listed := slices.Clone(r.lists[p.UID])
+	slices.SortFunc(listed, podresources.Claim.Compare)
 	candidates := slices.Concat(listed, r.reservedClaims(p))
 	explained := func(name string) {
 		listed = slices.DeleteFunc(listed,
@@ -91,8 +97,7 @@ func (r *resolver) nameClaims(p *pod) (unnamed int, extended bool) {
 // reservedClaims returns the known claims that were made for the pod and are reserved for it,
 // sorted.
 func (r *resolver) reservedClaims(p *pod) []podresources.Claim {
-	unnamed := func(c podresources.PodClaim) bool { return c.Claim == "" }
-	if p.namesKnown || !p.Extended && !slices.ContainsFunc(p.Claims, unnamed) {
+	if p.namesKnown {
 		return nil
 	}
 	if r.made == nil { // computed once: a file may have the claims of a whole cluster
@@ -124,7 +129,7 @@ func (r *resolver) useClaim(p *pod, claim, name string) {
 	c.uses = append(c.uses, use{pod: p, name: name})
 	c.want(p)
 	unknown := !c.known || stale(&c.ClaimFacts, p)
-	// If it is listed for another pod, the listed devices were given to this one too, once it has started.
+	// If it is listed for another pod, the listed devices were given to this one too.
 	if unknown && p.state != Ending && !slices.Contains(r.lists[p.UID], id) && !(p.Started && c.listed) {
 		r.unresolved[unresolved{UnresolvedClaim, p.UID}] = true
 	}

@@ -7,38 +7,38 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// given returns the holders that were given the device, by the request for which it was allocated.
-func (r *resolver) given(a *podresources.Allocation) []podresources.Holder {
+// give leaves the holders that were given the device, by the request for which it was allocated.
+func (r *resolver) give(a *podresources.Allocation) {
 	request, _, _ := strings.Cut(a.Request, "/")
 	several := len(r.claim(a.Claim).rows) > 1
-	out := make([]podresources.Holder, 0, len(a.Holders))
+	given := a.Holders[:0]
 	for group := range groups(a.Holders) {
-		p := r.pod(&group[0])
+		first, p := group[0], r.pod(&group[0])
 		names := func(container string) bool { // or it names no request of the claim
-			uses, named := p.uses(group[0].ClaimName, a.Claim.Name, container, request)
+			uses, named := p.uses(first.ClaimName, a.Claim.Name, container, request)
 			return named || !uses
 		}
-		switch before := len(out); {
+		switch before := len(given); {
 		case p == nil:
-			out = append(out, group...)
+			given = append(given, group...)
 		case request == "":
-			if several && r.requestUnknown(p, a.Claim, group[0].ClaimName) {
+			if several && r.requestUnknown(p, a.Claim, first.ClaimName) {
 				r.unresolved[unresolved{UnresolvedRequest, p.UID}] = true
 			}
-			out = append(out, group...)
+			given = append(given, group...)
 		case names(""):
 			for _, h := range group {
 				if h.Container == "" || names(h.Container) {
-					out = append(out, h)
+					given = append(given, h)
 				}
 			}
-			if len(out) == before {
-				out = append(out, group[0])
-				out[before].Container = ""
+			if len(given) == before {
+				first.Container = ""
+				given = append(given, first)
 			}
 		}
 	}
-	return out
+	a.Holders = given
 }
 
 // requestUnknown reports whether the pod may hold only some of the claim's devices, which are

@@ -48,7 +48,7 @@ func (r *resolver) listedHolders(a *podresources.Allocation, c *claimUse, shares
 		hold := r.listedHold(p, group[0].Pod, reason)
 		for _, h := range group {
 			if h.Hold = hold; p != nil {
-				h.UID, h.Meta, h.ClaimName = p.UID, p.Meta, r.users[p.UID].nameOf(a.Claim)
+				h.UID, h.Meta, h.ClaimName = p.UID, p.Meta, r.podOf(p.UID).nameOf(a.Claim)
 			}
 			holders = append(holders, h)
 		}
