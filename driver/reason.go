@@ -71,9 +71,6 @@ const (
 	ReasonUnknownQuantity     Reason = "unknown_quantity"       // a quantity outside the catalogue
 	ReasonNoMatch             Reason = "no_match"               // a series that identifies no hardware
 	ReasonPartition           Reason = "partition"              // a series of a partition, without the partition's name
-	ReasonFact                Reason = "fact"                   // a fact of the inventory
-	ReasonHolder              Reason = "holder"                 // a pod that cannot hold the claim
-	ReasonConsumed            Reason = "consumed"               // a capacity that a claim consumes
 	ReasonMissingPod          Reason = "missing_pod"            // a pod without name or namespace
 	ReasonMissingContainer    Reason = "missing_container"      // a container without name
 	ReasonMissingClaim        Reason = "missing_claim"          // a claim without name or namespace

@@ -97,9 +97,11 @@ func (m *SelfMetrics) makeSourceMetrics(r maker) {
 	m.success = r.gauges("dra_exporter_source_last_success_timestamp_seconds",
 		"Unix time of the last successful reading of the source.", "source")
 	m.duration = r.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "dra_exporter_source_duration_seconds",
-		Help:    "How long a reading of the source took: the sum and the count, and with --histograms=classic the buckets.",
-		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
+		Name: "dra_exporter_source_duration_seconds",
+		Help: "How long a reading of the source took. A native histogram in protobuf; in text its sum and count, and with " +
+			"--histograms=classic the buckets.",
+		Buckets:                     []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 64,
 	}, []string{"source"})
 	m.rejected = r.counters("dra_exporter_input_rejected_total",
 		"Rows, objects and readings of an input that could not be used, and requests and connections that were refused or "+
@@ -444,7 +446,7 @@ func SelfFamilies() ([]exposition.Family, error) {
 		}
 		f := exposition.Family{
 			Name: g.GetName(), Help: g.GetHelp(),
-			Histogram: g.GetType() == dto.MetricType_HISTOGRAM,
+			Histogram: g.GetType() == dto.MetricType_HISTOGRAM, Summed: true,
 		}
 		if g.GetType() == dto.MetricType_COUNTER {
 			f.Type = driver.Counter

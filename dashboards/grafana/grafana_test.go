@@ -71,8 +71,9 @@ func TestMistakes(t *testing.T) {
 		{"none", func(*Panel) {}, ""},
 		{"broken query", func(p *Panel) { p.Targets[0].Expr = "sum by (node" }, "parse"},
 		{"removed metric", func(p *Panel) { p.Targets[0].Expr = "max by (<device>) (dra_device_gone)" }, "no metric"},
-		{"wrong unit", func(p *Panel) { p.Unit = "percentunit" }, "percentunit"},
-		{"unknown unit", func(p *Panel) { p.Unit = "furlongs" }, "unknown"},
+		{"a record that has no sums of hours", func(p *Panel) {
+			p.Targets[0].Expr = "max by (<device>) (device:dra_state:info$hours)"
+		}, "over a long time"},
 		{"no unit", func(p *Panel) { p.Unit = "" }, "no unit"},
 		{"no title", func(p *Panel) { p.Title = "" }, "title"},
 		{"no description", func(p *Panel) { p.Description = "" }, "description"},
@@ -89,28 +90,12 @@ func TestMistakes(t *testing.T) {
 		},
 		{"two nodes in one", func(p *Panel) {
 			p.Targets[0].Expr, p.Targets[0].Legend = "max by (device) (dra_device_power_watts)", "{{device}}"
-		}, `without "node"`},
+		}, "not marked as a total"},
 		{"a total that is not marked", func(p *Panel) {
 			p.Targets[0].Expr, p.Targets[0].Legend = "max by (driver) (dra_device_power_watts)", "{{driver}}"
 		}, "not marked as a total"},
 		{"a mark without a total", func(p *Panel) { p.Total = true }, "no query is one"},
 		{"legend without the node", func(p *Panel) { p.Targets[0].Legend = "{{device}}" }, "does not name the node"},
-		{"histograms in a graph", func(p *Panel) {
-			p.Unit = "s"
-			p.Targets[0] = Target{Expr: `avg(avg by (<claim driver>) (dra_claim_power_distribution_watts))`}
-		}, "only a heat map"},
-		{"a heat map of several histograms", func(p *Panel) {
-			p.Kind, p.Unit, p.axis = Heatmap, "s", "watt"
-			p.Targets[0] = Target{Expr: `avg by (<claim driver>) (dra_claim_power_distribution_watts)`}
-		}, "one series"},
-		{"a heat map with another axis", func(p *Panel) {
-			p.Kind, p.Unit, p.axis = Heatmap, "s", "bytes"
-			p.Targets[0] = Target{Expr: `avg(avg by (<claim driver>) (dra_claim_power_distribution_watts))`}
-		}, "the axis shows bytes"},
-		{"a heat map with other cells", func(p *Panel) {
-			p.Kind, p.Unit, p.axis = Heatmap, "bytes", "watt"
-			p.Targets[0] = Target{Expr: `avg(avg by (<claim driver>) (dra_claim_power_distribution_watts))`}
-		}, "shows it as bytes"},
 		{"a heat map without an axis", func(p *Panel) { p.Kind = Heatmap }, "axis"},
 		{"no queries", func(p *Panel) { p.Targets = nil }, "no query"},
 		{"too wide", func(p *Panel) { p.Width = 25 }, "size"},

@@ -174,8 +174,8 @@ func TestTimelines(t *testing.T) {
 	expect.That(t, count >= 5, "%d time lines", count)
 }
 
-// TestSources checks that the durations of sources are those that are recorded: their buckets are
-// hundreds of series a node.
+// TestSources checks that the durations of sources are those that are recorded: their histograms
+// are hundreds of buckets a node.
 func TestSources(t *testing.T) {
 	recorded := 0
 	for _, b := range Boards() {
@@ -184,7 +184,7 @@ func TestSources(t *testing.T) {
 				for _, target := range p.Targets {
 					expect.That(t, !strings.Contains(target.Expr, "dra_exporter_source_duration_seconds"),
 						"%s: %q reads the histograms of all nodes", b.UID, p.Title)
-					recorded += strings.Count(target.Expr, "node:dra_source_duration_seconds:rate")
+					recorded += strings.Count(target.Expr, "node:dra_source_duration_seconds:mean")
 				}
 			}
 		}

@@ -122,12 +122,12 @@ func BenchmarkNativeHistogram(b *testing.B) {
 	b.ReportMetric(float64(len(body)), "B/histogram")
 }
 
-// A histogram of the registry has buckets only where classic ones are chosen, else its sum and
-// count.
+// A histogram of the registry has classic buckets only where they are chosen, else its sum and
+// count. In protobuf it is a native one.
 func TestOwnBuckets(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	h := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "dra_exporter_x_seconds", Help: "x.", Buckets: []float64{1, 2},
+		Name: "dra_exporter_x_seconds", Help: "x.", Buckets: []float64{1, 2}, NativeHistogramBucketFactor: 1.1,
 	})
 	registry.MustRegister(h)
 	h.Observe(1.5)
@@ -143,7 +143,8 @@ func TestOwnBuckets(t *testing.T) {
 				var got dto.MetricFamily
 				must.Do(t, protodelim.UnmarshalFrom(&out, &got))
 				h := got.Metric[0].Histogram
-				expect.That(t, h.GetSampleSum() == 1.5 && h.GetSampleCount() == 1 && len(h.Bucket) == buckets-1,
+				expect.That(t, h.GetSampleSum() == 1.5 && h.GetSampleCount() == 1 && len(h.Bucket) == buckets-1 &&
+					h.GetSchema() == 3 && len(h.PositiveSpan) == 1,
 					"%s, protobuf: %v", choice, h)
 				continue
 			}

@@ -45,6 +45,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&against, "against", "", "another tree, measured before and compared, or a file that -save wrote")
 	flags.StringVar(&save, "save", "", "write the results into this file, those of each number of nodes at once")
 	flags.StringVar(&o.boards, "boards", "", "regular expression of the dashboards to open; empty: all")
+	flags.StringVar(&o.answers, "answers", "", "write the answers to dashboards' queries into this file, to draw them")
 	flags.DurationVar(&o.history, "history", time.Hour, "length of the history")
 	flags.DurationVar(&o.span, "range", time.Hour, "time range of the dashboards")
 	flags.DurationVar(&o.long, "long", 0, "also open Fleet, Namespaces and Workloads over this time, from records alone, "+
