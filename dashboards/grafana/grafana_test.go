@@ -3,7 +3,6 @@ package grafana
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -34,32 +33,6 @@ func TestBoards(t *testing.T) {
 		uids[b.UID] = true
 	}
 	expect.Is(t, len(uids), 7, "dashboards")
-}
-
-// TestRemovedMetric removes each metric that a dashboard names from the catalog: the first
-// dashboard that names it fails to build. With -short it removes every eighth.
-func TestRemovedMetric(t *testing.T) {
-	used, all := map[string]bool{}, newCatalog(t)
-	word := regexp.MustCompile(`\w+_\w+|\bup\{`)
-	for _, b := range Boards() {
-		text := must.Get(b.JSON(all))(t)
-		for _, name := range word.FindAllString(string(text), -1) {
-			name = strings.TrimSuffix(name, "{")
-			if _, is := all[name]; !is || used[name] {
-				continue
-			}
-			used[name] = true
-			if testing.Short() && len(used)%8 != 0 {
-				continue
-			}
-			without := maps.Clone(all)
-			delete(without, name)
-			if err := b.Check(without); err == nil || !strings.Contains(err.Error(), `there is no metric "`+name+`"`) {
-				t.Errorf("%s without %s: %v", b.UID, name, err)
-			}
-		}
-	}
-	expect.That(t, len(used) >= 60, "the dashboards use only %d metrics", len(used))
 }
 
 func TestMistakes(t *testing.T) {
