@@ -101,10 +101,11 @@ func stateColors() []colored {
 	}
 }
 
-// The map of the cluster: how many devices it shows, and the smallest and the widest cell in
-// pixels.
+// The map of the cluster: how many devices it shows, of how many it asks for holders, and the
+// smallest and the widest cell in pixels.
 const (
 	shownOnMap            = 10_000
+	askedOfMap            = 50_000
 	leastCell, widestCell = 3, 28
 )
 
@@ -116,11 +117,12 @@ func mapCells() string {
 		states = append(states,
 			fmt.Sprintf(`%d + group by (<device>) (device:dra_state:info{<of devices>, state=%q})`, i, s.series))
 	}
-	const (
+	var (
 		counted = `max by (<node>, driver) (node:dra_devices:count{cluster=~"$cluster", node=~"$node", driver=~"$driver"})`
 		nodes   = `group by (<node>) (` + counted + `)`
-		// The cells of a line: 2.6 is the width of the panel by its height.
-		line = `clamp_min(ceil(sqrt(2.6 * (sum(` + counted + `) + count(` + nodes + `)))), 12)`
+		// line is the cells of a line: 2.6 is the width of the panel by its height.
+		cells = fmt.Sprintf(`(clamp_max(sum(%s), %d) + count(%s))`, counted, shownOnMap, nodes)
+		line  = `clamp_min(ceil(sqrt(2.6 * ` + cells + `)), 12)`
 	)
 	// The area of a cell as a share of that of the widest one.
 	size := fmt.Sprintf(`(clamp(450 / %s, %d, %d) ^ 2 - %d) / %d`, line, leastCell, widestCell, leastCell*leastCell,
@@ -162,18 +164,19 @@ func clusterMap() Panel {
 		Kind: Points, Unit: "none", NoData: noDevice, Width: 12, Height: 9,
 		Targets: []Target{
 			{Expr: mapCells(), Unit: "none"},
-			{
-				Expr: fmt.Sprintf(`topk(%d, %s)
-				and on (<device>) device:dra_model:info{<of devices>, model=~"$model"}`, shownOnMap, holders("<of devices>")),
-				Unit: "none",
-			},
+			{Expr: fmt.Sprintf("topk(%d, %s)", askedOfMap, holders("<of devices>")), Unit: "none"},
 		},
 		points: &points{
 			title: "Device", x: "Column", y: "Line", color: "State", size: "Size", isMap: true,
 			least: leastCell, most: widestCell,
 		},
 		reshape: []dashboard.DataTransformerConfig{
-			transformed("merge", map[string]any{}), sorted("order"), sorted("node"), sorted("cluster"),
+			transformed("merge", map[string]any{}),
+			transformed("filterByValue", map[string]any{ // holders of devices that are not shown
+				"type": "exclude", "match": "any",
+				"filters": []map[string]any{{"fieldName": "columns", "config": map[string]any{"id": "isNull"}}},
+			}),
+			sorted("order"), sorted("node"), sorted("cluster"),
 			transformed("convertFieldType", map[string]any{"fields": map[string]any{}, "conversions": []map[string]any{
 				{"targetField": "columns", "destinationType": "number"}, {"targetField": "size", "destinationType": "number"},
 			}}),

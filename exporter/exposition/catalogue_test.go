@@ -2,7 +2,6 @@ package exposition_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"strings"
@@ -135,18 +134,16 @@ func TestNewQuantity(t *testing.T) {
 	if err != nil || !bytes.Contains(report.Bytes(), fans) {
 		t.Errorf("the report lacks it: %v, %s", err, &report)
 	}
-	n.presents(t, s, report.Bytes())
+	presents(t, s)
 	_, rejected = n.tick(101)
 	expect.That(t, len(rejected) == 1 && rejected[0].Reason == driver.ReasonOutOfRange,
 		"above its maximum: rejected %v", rejected)
 }
 
-// presents checks what people see of the quantity: on the page, and where the report is read.
-func (n *fanNode) presents(t *testing.T, s *exposition.Snapshot, report []byte) {
+// presents checks what people see of the quantity.
+func presents(t *testing.T, s *exposition.Snapshot) {
 	t.Helper()
 	page := present.NewPage(s, present.Config{QuietAfter: time.Minute})
-	var read present.Report
-	must.Do(t, json.Unmarshal(report, &read))
 	for _, tt := range []struct {
 		of   present.Subject
 		want string
@@ -156,19 +153,10 @@ func (n *fanNode) presents(t *testing.T, s *exposition.Snapshot, report []byte) 
 		{present.Subject{Claim: "ns/claim-1"}, `fan power (front) +5 W`},
 		{present.Subject{Pod: "ns/pod-0"}, `fan power (front) +5 W`},
 	} {
-		onPage, err := page.Detail(t.Context(), tt.of)
-		must.Do(t, err)
-		for where, d := range map[string]present.Detail{
-			"the page": onPage, "top and why": present.Describe(n.catalogue, &read, nil, nil, tt.of),
-		} {
-			var lines []string
-			for i := range d.Sections {
-				lines = append(lines, d.Sections[i].Lines()...)
-			}
-			want := strings.NewReplacer("(", `\(`, ")", `\)`).Replace(tt.want)
-			if text := strings.Join(lines, "\n") + "\n"; !regexp.MustCompile(want).MatchString(text) {
-				t.Errorf("%s lacks %s of %+v:\n%s", where, want, tt.of, text)
-			}
+		d := must.Get(page.Detail(t.Context(), tt.of))(t)
+		want := strings.NewReplacer("(", `\(`, ")", `\)`).Replace(tt.want)
+		if text := strings.Join(d.Lines(), "\n") + "\n"; !regexp.MustCompile(want).MatchString(text) {
+			t.Errorf("%s is not said of %+v:\n%s", want, tt.of, text)
 		}
 	}
 }
@@ -189,31 +177,4 @@ func TestNewQuantityReference(t *testing.T) {
 	} {
 		expect.That(t, strings.Contains(out.String(), want), "the reference lacks %s", want)
 	}
-}
-
-// Under a limit the families of pods go before those of claims, these before those of devices, and
-// a state stays with dra_device_up.
-func TestNewQuantityLimit(t *testing.T) {
-	unlimited, _ := newFanNode(0).tick(10)
-	all := unlimited.Series
-	last := map[string]int{} // by family: the lowest limit at which it is there
-	for limit := all; limit > 0; limit-- {
-		n := newFanNode(limit)
-		s, _ := n.tick(10)
-		must.That(t, s.Series <= limit, "%d series of at most %d", s.Series, limit)
-		text := n.scrape(t, s)
-		for _, family := range []string{
-			"dra_pod_fan_power_watts", "dra_claim_fan_power_watts", "dra_device_fan_power_watts",
-			"dra_device_fan_up", "dra_device_up",
-		} {
-			if strings.Contains(text, "\n"+family+"{") {
-				last[family] = limit
-			}
-		}
-	}
-	pod, claim := last["dra_pod_fan_power_watts"], last["dra_claim_fan_power_watts"]
-	device := last["dra_device_fan_power_watts"]
-	state, up := last["dra_device_fan_up"], last["dra_device_up"]
-	expect.That(t, all >= pod && pod > claim && claim > device && device > state && state == up && up > 0,
-		"the families go at %v, of %d series", last, all)
 }

@@ -57,12 +57,10 @@ const (
 	placesOfUser = 16
 	placesOfAll  = 128
 
-	// The memory for the answers to these requests: for what is kept of a snapshot, for a page, and
-	// for all.
-	maxOwn   = 4 << 20
-	maxPage  = 8 << 20
-	ownShare = 64 << 10
-	ownPool  = 16 << 20
+	// The memory for the answers to these requests: for one, and for all.
+	maxPage   = 8 << 20
+	pageShare = 64 << 10
+	pagePool  = 16 << 20
 )
 
 // rawPath is a path of an exporter. Who may get it may see everything of a node.
@@ -84,7 +82,7 @@ type gateway struct {
 func New(c Config) http.Handler {
 	g := &gateway{
 		Config: c, paths: map[string]bool{}, assets: web.Assets(), pages: newPages(),
-		memory: decode.NewBudget(ownShare, ownPool),
+		memory: decode.NewBudget(pageShare, pagePool),
 	}
 	g.exporters = &directory{now: c.Now, list: func(ctx context.Context) (map[string]string, error) {
 		return c.Find.Exporters(ctx, c.Namespace, c.Service, c.Port)

@@ -22,6 +22,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
@@ -442,25 +443,10 @@ func TestFinds(t *testing.T) {
 func summaries(t *testing.T, node string) http.HandlerFunc {
 	t.Helper()
 	device := `{"driver":"gpu.example.com","pool":"` + node + `","device":"gpu-0"}`
-	holder := func(namespace string) string {
-		return fmt.Sprintf(`{"namespace":%q,"name":"train-%s","driver":"gpu.example.com","pool":%q,"device":"gpu-0",
-			"since":"2026-01-01T00:00:00Z","values":[{"quantity":"utilization","value":0.25}]}`, namespace, namespace, node)
-	}
-	incident := func(namespace string) string {
-		return fmt.Sprintf(`{"id":%q,"kind":"xid","code":"79","text":"hit pod team-b/pod-team-b","device":%s,
-			"onset":"2026-01-01T00:00:00Z","last":"2026-01-01T00:00:00Z","count":1,"holders":[
-			{"namespace":%q,"claim":"train-%s","pod":"pod-%s","hit":true}]}`, namespace, device, namespace, namespace, namespace)
-	}
-	share := func(namespace string) string {
-		return strings.ReplaceAll(`{"namespace":"NS","claim":"train-NS","pods":["NS/pod-NS"]}`, "NS", namespace)
-	}
 	both := func(of func(string) string) string { return "[" + of("team-a") + "," + of("team-b") + "]" }
 	answers := map[string]string{
-		"/api/v1/snapshot": `{"time":"2026-01-01T00:00:00Z","node":"n","devices":[
-			{"driver":"gpu.example.com","pool":"` + node + `","device":"gpu-0","state":"active","model":"SECRETMODEL",
-			"shares":` + both(share) + `}],"claims":` + both(holder) +
-			`,"pods":[` + strings.ReplaceAll(holder("team-a"), "train-", "pod-") + "]}",
-		"/api/v1/incidents": `{"incidents":` + both(incident) + "}",
+		"/page/detail": `{"Own":true,"Title":"Claim team-a/train-team-a","Sections":[{"Title":"gpu-0","Rows":[
+			[{"Text":"held by"},{"Text":"pod-team-a"}]]}]}`,
 		"/api/v1/summary": `{"node":"n","devices":{"active":1,"free":3},"down":{"nvml":"timeout"},"claims":` +
 			both(func(n string) string {
 				return fmt.Sprintf(`{"namespace":%q,"name":"train-%s","state":"active","devices":1,"pods":["pod-%s"]}`, n, n, n)
@@ -493,10 +479,10 @@ func TestRights(t *testing.T) {
 		has        []string
 	}{
 		{"alice", claim, 200, []string{
-			"train-team-a", "pod-team-a", "25.0 %", "xid 79", "active",
+			"train-team-a", "pod-team-a", "held by",
 			`href="` + grafana + `/d/dra-claim?var-claim=train-team-a&amp;var-namespace=team-a&amp;var-node=n1"`,
 		}},
-		{"alice", pod, 200, []string{"pod-team-a", "xid 79", "var-pod=pod-team-a"}},
+		{"alice", pod, 200, []string{"pod-team-a", "var-pod=pod-team-a"}},
 		{"alice", "/", 200, []string{"train-team-a", "xid", "n1"}},
 		{"alice", other, 403, nil},
 		{"alice", "/pod/team-b/pod-team-b?node=n1", 403, nil},
@@ -526,18 +512,61 @@ func TestRights(t *testing.T) {
 		if test.user == "root" {
 			continue
 		}
-		for _, secret := range []string{"train-team-b", "pod-team-b", "link_down", "SECRETMODEL", "free", "nvml"} {
+		for _, secret := range []string{"train-team-b", "pod-team-b", "link_down", "free", "nvml"} {
 			expect.That(t, !strings.Contains(body, secret), "%s of %q has %q:\n%s", test.path, test.user, secret, body)
 		}
 	}
-	program, body := c.get("alice", claim, "Accept", "application/json")
-	var page struct {
-		Report    present.Report
-		Incidents []*recorder.Incident
+}
+
+// The exporter leaves out of the details of a claim or a pod what belongs to others: models, other
+// shares and their pods, texts and other holders of incidents. One that does not is not believed.
+func TestOwnDetails(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("train", "pod", "other-pod").Claim.Namespace = "team-a"
+	entry := h.In.Inventory[jointest.ID("gpu-0")]
+	entry.Model = "SECRETMODEL"
+	h.In.Inventory[jointest.ID("gpu-0")] = entry
+	h.Hold("theirs", "their-pod")
+	for i := range h.In.View.Allocations {
+		for j := range h.In.View.Allocations[i].Holders {
+			if pod := &h.In.View.Allocations[i].Holders[j].Pod; pod.Name == "pod" {
+				pod.Namespace = "team-a"
+			}
+		}
 	}
-	err := json.Unmarshal([]byte(body), &page)
-	expect.That(t, err == nil && len(page.Report.Devices) == 1 && len(page.Incidents) == 1,
-		"%s %s: %v", program.Status, body, err)
+	r := recorder.New(recorder.Config{Interval: time.Second})
+	for i := range 5 {
+		h.Read(jointest.Watts(100), driver.Reading{
+			Quantity: driver.Errors, Labels: driver.Labels{"xid", "31"}, Value: float64(i / 3), Since: jointest.Start().Add(1),
+		})
+		h.Pass(time.Second)
+		r.Record(h.Last.Snapshot)
+	}
+	exporter := web.NewHandler(web.Config{
+		Latest: func() *exposition.Snapshot { return h.Last }, Node: "n1", MetricsPath: "/metrics",
+		Recorder: r, Scrapes: &web.Scrapes{}, QuietAfter: 30 * time.Second, Log: slog.New(slog.DiscardHandler),
+	})
+	c := newCluster(t)
+	c.node("n1", exporter.ServeHTTP)
+	c.node("n2", text("application/json", `{"Title":"their-pod"}`))
+	for path, others := range map[string][]string{
+		"/claim/team-a/train?node=n1": {"theirs", "their-pod", "other-pod", "SECRETMODEL", "gpu-0: XID"},
+		"/pod/team-a/pod?node=n1":     {"theirs", "their-pod", "other-pod", "SECRETMODEL", "gpu-0: XID"},
+	} {
+		for _, accept := range []string{"text/html", "application/json"} {
+			answer, body := c.get("alice", path, "Accept", accept)
+			for _, want := range []string{"train", "pod", "xid 31 on ", "50 W", "open"} {
+				expect.That(t, answer.StatusCode == http.StatusOK && strings.Contains(body, want),
+					"%s as %s: %s without %q:\n%s", path, accept, answer.Status, want, body)
+			}
+			for _, secret := range others {
+				expect.That(t, !strings.Contains(body, secret), "%s as %s has %q:\n%s", path, accept, secret, body)
+			}
+		}
+	}
+	answer, body := c.get("alice", "/claim/team-a/gone?node=n2")
+	expect.That(t, answer.StatusCode == http.StatusBadGateway && !strings.Contains(body, "their-pod"),
+		"details of more than the claim: %s %s", answer.Status, body)
 }
 
 // Entity tags depend on what a user may see: a page with more has another tag than a page with

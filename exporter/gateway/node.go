@@ -80,19 +80,10 @@ func (g *gateway) servePage(w http.ResponseWriter, r *http.Request, address stri
 
 // serveDetail serves the details of a device, claim, pod or incident.
 func (g *gateway) serveDetail(w http.ResponseWriter, r *http.Request, address string) error {
-	memory := g.memory.Open(maxPage)
-	defer memory.Close()
-	query := r.URL.Query()
-	query.Set("json", "")
-	var d present.Detail
-	_, err := g.ask(r.Context(), address, "/page/detail?"+query.Encode(), "", func(body io.Reader) (err error) {
-		d, err = decode.Detail(body, memory)
-		return err
-	})
-	if err == nil {
+	return g.withDetail(r.Context(), address, r.URL.Query(), func(d present.Detail) error {
 		g.pages.serve(w, r, "detail.html", "", func() any { return &d })
-	}
-	return err
+		return nil
+	})
 }
 
 // respondFailure says why there is no answer of a node.

@@ -24,17 +24,17 @@ type sparkline struct {
 	Name, Least, Most, Last string   // the quantity; its values in the unit of the page
 	Lines                   []string // points of polylines, one for each period without a gap
 	Marks                   []chartMark
+	Bars                    string // for a terminal
 	quantity                string
-	values                  []float64 // NaN where absent
-	low, high               float64   // of the axis
 }
 
-// bars returns the values as a line of bars, a character for each part of the time.
-func (s *sparkline) bars() string {
-	levels, out := []rune("▁▂▃▄▅▆▇█"), []rune(strings.Repeat(" ", min(60, len(s.values))))
-	for i, v := range s.values {
+// bars returns values of an axis from low to high as a line of bars, a character for each part of
+// the time.
+func bars(values []float64, low, high float64) string {
+	levels, out := []rune("▁▂▃▄▅▆▇█"), []rune(strings.Repeat(" ", min(60, len(values))))
+	for i, v := range values {
 		if !math.IsNaN(v) {
-			out[i*len(out)/len(s.values)] = levels[int((v-s.low)/(s.high-s.low)*float64(len(levels)-1))]
+			out[i*len(out)/len(values)] = levels[int((v-low)/(high-low)*float64(len(levels)-1))]
 		}
 	}
 	return string(out)
@@ -203,7 +203,7 @@ func newSparkline(along axis, s *recorder.ChartSeries, spec *driver.Spec, moment
 	out := sparkline{
 		Name: seriesName(spec, s.Labels), Least: ofSeries(least, s, spec), Most: ofSeries(most, s, spec),
 		Last: ofSeries(last, s, spec), Marks: along.marks(moments), quantity: s.Quantity,
-		values: values, low: low, high: high,
+		Bars: bars(values, low, high),
 	}
 	y := func(v float64) float64 {
 		return chartHeight - chartMargin - (chartHeight-2*chartMargin)*(v-low)/(high-low)

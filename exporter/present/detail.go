@@ -17,12 +17,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Detail is everything known about a device, claim, pod or incident.
+// Detail is everything known about a device, claim, pod or incident. Its JSON is read by the
+// gateway, top and why of the same version, and is not an API.
 type Detail struct {
 	Node, Title, Time string
 	Sections          []Section // none: no such device, claim, pod or incident
 	Overview          *overview // of a device; nil: nothing is recorded
 	Charts            []chartGroup
+	Own               bool // it has nothing that belongs to others, as [Subject.Own] asks
 }
 
 // tidy removes sections without rows, and columns without texts.
@@ -51,9 +53,10 @@ type Section struct {
 
 // Item is a cell of a table.
 type Item struct {
-	Text                         string
-	Device, Claim, Pod, Incident string // the subject that the cell links to; all "": no link
-	Class                        string
+	Text string `json:",omitempty"`
+	// The subject that the cell links to; all "": no link.
+	Device, Claim, Pod, Incident string `json:",omitempty"`
+	Class                        string `json:",omitempty"`
 }
 
 // absent is the title of the section of absent values.
@@ -122,8 +125,12 @@ func (s *Section) contradiction(d *book.Device) {
 	}
 }
 
-// Subject is the subject of details. One field is set.
-type Subject struct{ Incident, Claim, Pod, Device string }
+// Subject is the subject of details. One of the names is set.
+type Subject struct {
+	Incident, Claim, Pod, Device string
+
+	Own bool // without what belongs to others than the claim or the pod
+}
 
 // Hit reports whether an incident hit the subject, or may have.
 func (s Subject) Hit(i *recorder.Incident) bool {
@@ -152,12 +159,15 @@ func (v *Page) Detail(ctx context.Context, of Subject) (d Detail, err error) {
 		}
 		n.incidents = []*recorder.Incident{one}
 	}
+	if of.Own {
+		n.redact(of)
+	}
 	d = n.describe(of)
-	if of.Claim != "" {
+	if of.Claim != "" && !of.Own {
 		d.Sections = append(d.Sections, v.receiptSections(of.Claim)...)
 	}
 	d.tidy()
-	if of.Incident == "" {
+	if of.Incident == "" && !of.Own {
 		err = v.recorded(ctx, &d, of, n.incidents)
 	}
 	return d, err
@@ -168,7 +178,7 @@ func (v *Page) known(of Subject) *known {
 	reports := newReporter(v.of, v.config)
 	n := &known{
 		Report: Report{Time: v.of.Time, Node: cmp.Or(v.config.Node, "this node")}, catalogue: v.catalogue,
-		own: true, sources: v.config.Sources,
+		sources: v.config.Sources,
 	}
 	if v.config.Recorder != nil {
 		n.incidents = v.config.Recorder.Incidents()
@@ -204,29 +214,48 @@ func (v *Page) known(of Subject) *known {
 // isNamed reports whether a device has a name: DRIVER/POOL/DEVICE, or DEVICE.
 func isNamed(id driver.ID, name string) bool { return id.String() == name || id.Device == name }
 
-// known is what is known of a node, or of a subject on it.
+// known is what is known of a subject.
 type known struct {
 	Report
 
 	incidents []*recorder.Incident
 	catalogue driver.Catalogue
-	own       bool // sources and info are known
 	sources   []Source
 	info      *book.PodInfo // of the subject; nil: unknown
 }
 
-// Describe returns the details of a subject by the documents of a node, with charts of what is
-// recorded of it; nil: nothing. It has no sections if the node does not have the subject.
-func Describe(
-	catalogue driver.Catalogue, r *Report, incidents []*recorder.Incident, recording *recorder.Chart, of Subject,
-) Detail {
-	n := known{Report: *r, incidents: incidents, catalogue: catalogue}
-	d := n.describe(of)
-	d.tidy()
-	if recording != nil {
-		d.Charts = charts(recording, catalogue, nil)
+// redact removes what belongs to others than a claim or a pod: texts and other holders of
+// incidents, claims and pods of other namespaces, and all of its devices but their states and its
+// shares.
+func (n *known) redact(of Subject) {
+	namespace, name, _ := strings.Cut(cmp.Or(of.Claim, of.Pod), "/")
+	foreign := func(pod string) bool { return !strings.HasPrefix(pod, namespace+"/") }
+	for i := range n.Devices {
+		d := &n.Devices[i]
+		d.Shares = slices.DeleteFunc(d.Shares, func(s ShareReport) bool {
+			return s.Namespace != namespace || s.Claim != name && of.Claim != "" ||
+				of.Pod != "" && !slices.Contains(s.Pods, of.Pod)
+		})
+		for j := range d.Shares {
+			s := &d.Shares[j]
+			s.Pods = slices.DeleteFunc(s.Pods, foreign)
+			s.Holds = slices.DeleteFunc(s.Holds, func(h HoldReport) bool { return foreign(h.Pod) })
+		}
+		*d = DeviceReport{ID: d.ID, State: d.State, Attribution: d.Attribution, Shares: d.Shares}
 	}
-	return d
+	n.Claims = slices.DeleteFunc(n.Claims, func(h HolderReport) bool { return h.Namespace != namespace })
+	var incidents []*recorder.Incident
+	for _, i := range n.incidents {
+		if of.Hit(i) {
+			incidents = append(incidents, &recorder.Incident{
+				Onset: i.Onset, Last: i.Last, Count: i.Count, End: i.End, Text: kindText(i) + " on " + i.Device.String(),
+				Holders: slices.DeleteFunc(slices.Clone(i.Holders), func(h recorder.Holder) bool {
+					return h.Namespace != namespace || h.Claim != name && h.Pod != name
+				}),
+			})
+		}
+	}
+	n.incidents = incidents
 }
 
 // Lines returns the details as lines of text. Titles are not indented.
@@ -237,7 +266,7 @@ func (d *Detail) Lines() []string {
 		s := Section{Title: "Recorded of " + of.Title}
 		for i := range of.Charts {
 			c := &of.Charts[i]
-			s.add(c.Name, c.Last, "("+c.Least+" to "+c.Most+")", c.bars())
+			s.add(c.Name, c.Last, "("+c.Least+" to "+c.Most+")", c.Bars)
 		}
 		sections = append(sections, s)
 	}
@@ -249,7 +278,7 @@ func (d *Detail) Lines() []string {
 
 // describe returns the details of a subject, beginning with the incidents that hit it.
 func (n *known) describe(of Subject) Detail {
-	d := Detail{Node: n.Node, Time: Clock(n.Time)}
+	d := Detail{Node: n.Node, Time: Clock(n.Time), Own: of.Own}
 	switch {
 	case of.Incident != "":
 		d.Title = "Incident " + of.Incident
@@ -293,9 +322,7 @@ func (n *known) facts(d *DeviceReport) Section {
 			s.stalled(h.Stall)
 		}
 	}
-	if d.Own != nil {
-		s.contradiction(d.Own)
-	}
+	s.contradiction(d.Of)
 	for _, of := range [...]struct{ name, text string }{
 		{"driver", d.Driver},
 		{"pool", d.Pool},
@@ -319,7 +346,7 @@ func (n *known) facts(d *DeviceReport) Section {
 	if d.Unlisted {
 		s.fact("listed", "in no ResourceSlice: no claim can ask for it")
 	}
-	if d.Own != nil && d.Own.Entry.ManyNodes {
+	if d.Of.Entry.ManyNodes {
 		s.fact("offered to", "several nodes")
 	}
 	s.fact("not healthy", d.HealthReason)
@@ -327,11 +354,7 @@ func (n *known) facts(d *DeviceReport) Section {
 		s.fact("taint", taintText(t.Taint, t.Rule))
 	}
 	if d.AllocatedSeconds > 0 {
-		text := Duration(d.AllocatedSeconds)
-		if d.Own != nil {
-			text += " since " + Clock(d.Own.Born)
-		}
-		s.fact("held for", text)
+		s.fact("held for", Duration(d.AllocatedSeconds)+" since "+Clock(d.Of.Born))
 	}
 	if d.LastError != nil {
 		s.fact("last error", Clock(*d.LastError))
@@ -427,6 +450,9 @@ func (n *known) values(title string, values []ValueReport) Section {
 // absent returns a row for each reason why values of a device are absent.
 func (n *known) absent(d *DeviceReport) Section {
 	s := Section{Title: absent, Head: []string{"What", "Why", "What to do"}}
+	if d.Of == nil { // it is redacted
+		return s
+	}
 	if d.Missing != join.MissingNone {
 		why, do := Missing(d.Driver, d.Missing)
 		s.add("all telemetry", fmt.Sprintf("%s (%s)", why, d.Missing), do)
@@ -435,9 +461,6 @@ func (n *known) absent(d *DeviceReport) Section {
 				s.add("source "+source.Name, "it is down: "+string(source.Down), Remedy(source.Down))
 			}
 		}
-		return s
-	}
-	if !n.own {
 		return s
 	}
 	found, readers := map[string]bool{}, map[string]bool{}
@@ -453,7 +476,7 @@ func (n *known) absent(d *DeviceReport) Section {
 	}
 	for q := range n.catalogue {
 		if spec := &n.catalogue[q]; !spec.Internal && !found[spec.Name] {
-			why, do := whyAbsent(driver.Quantity(q), d.Own.Absent, n.sources, readers)
+			why, do := whyAbsent(driver.Quantity(q), d.Of.Absent, n.sources, readers)
 			lacks[reason{why, do}] = append(lacks[reason{why, do}], nameOf(spec.Name))
 		}
 	}

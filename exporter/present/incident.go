@@ -146,6 +146,11 @@ func momentsOf(i *recorder.Incident) []instant {
 	return out
 }
 
+// kindText returns the kind of an incident with its code.
+func kindText(i *recorder.Incident) string {
+	return strings.TrimSpace(string(i.Kind) + " " + strings.ReplaceAll(i.Code, ",", ", "))
+}
+
 // incidentFacts describes an incident, beginning with its course.
 func incidentFacts(i *recorder.Incident, now time.Time) Section {
 	facts := Section{Title: "Incident " + i.ID}
@@ -167,7 +172,7 @@ func incidentFacts(i *recorder.Incident, now time.Time) Section {
 	if i.Count > 1 {
 		facts.fact("happened", fmt.Sprintf("%d times, last %s", i.Count, Clock(i.Last)))
 	}
-	facts.fact("kind", strings.TrimSpace(string(i.Kind)+" "+strings.ReplaceAll(i.Code, ",", ", ")))
+	facts.fact("kind", kindText(i))
 	facts.fact("meaning", i.Meaning())
 	if i.Source == "" {
 		facts.Rows = append(facts.Rows, []Item{{Text: "device"}, {Text: i.Device.String(), Device: i.Device.String()}})

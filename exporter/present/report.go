@@ -72,7 +72,7 @@ type DeviceReport struct {
 	// unknown.
 	Traffic *float64 `json:"trafficBytesPerSecond,omitempty"`
 
-	Own *book.Device `json:"-"` // of the own node; nil: it was read as JSON
+	Of *book.Device `json:"-"` // nil: it was read as JSON, or is redacted
 }
 
 // DividedReport is how a quantity of a parent is divided among its partitions' claims.
@@ -259,7 +259,7 @@ func (r *reporter) device(d *book.Device, state book.State) DeviceReport {
 		Unlisted:    d.Entry.Unlisted,
 		Multiple:    d.Entry.Shareable, Missing: d.Missing, HealthReason: d.HealthReason, Attribution: d.Attribution,
 		AllocatedSeconds: d.Allocated,
-		Values:           r.values(d.Values), Unattributed: r.values(d.Unattributed), LastError: moment(d.LastError), Own: d,
+		Values:           r.values(d.Values), Unattributed: r.values(d.Unattributed), LastError: moment(d.LastError), Of: d,
 		Traffic: r.trafficOf(recorder.Owner{Kind: recorder.OfDevice, Device: d.ID}),
 	}
 	if d.Up != book.UpUnknown {

@@ -19,7 +19,6 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
-	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/top"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -96,8 +95,8 @@ func hostileNode(t *testing.T) string {
 	t.Helper()
 	var report present.Report
 	var incidents present.IncidentsReport
-	var history present.HistoryReport
-	for _, document := range []any{&report, &incidents, &history} {
+	var detail present.Detail
+	for _, document := range []any{&report, &incidents, &detail} {
 		fill(reflect.ValueOf(document).Elem())
 	}
 	for _, holders := range [][]present.HolderReport{report.Claims, report.Pods, report.YoungPods} {
@@ -107,11 +106,10 @@ func hostileNode(t *testing.T) string {
 		incident.End, incident.Chart = nil, nil
 		incident.Holders[0].Hit = true
 	}
-	history.Series[0].Values = recorder.NewValues([]float64{1})
 	incidents.Next = ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]any{
-			"/api/v1/snapshot": report, "/api/v1/incidents": incidents, "/api/v1/history": history,
+			"/api/v1/snapshot": report, "/api/v1/incidents": incidents, "/page/detail": detail,
 		}[r.URL.Path])
 	}))
 	t.Cleanup(server.Close)

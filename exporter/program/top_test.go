@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -50,9 +51,14 @@ func apiServer(t *testing.T, refuse ...string) (kubeconfig string, asked func() 
 			"text": "gpu-0: XID 31", "count": 3, "device": {"driver": "gpu.example.com", "pool": "node-%d", "device": "gpu-0"},
 			"onset": "2026-11-23T11:59:00Z", "last": "2026-11-23T11:59:30Z", "detected": "2026-11-23T11:59:00Z",
 			"holders": [{"namespace": "team", "claim": "train-%d", "pod": "rank-%d", "hit": true}]}]}`, n, n, n, n, n)
-		answers[proxy+"history"] = `{"holders": [], "times": ["2026-11-23T11:59:00Z", "2026-11-23T11:59:30Z"], "series": [
-			{"of": "claim", "namespace": "team", "name": "train", "driver": "d", "pool": "p", "device": "gpu-0",
-			"quantity": "power", "unit": "watts", "values": [300, 500]}]}`
+		for of, title := range map[string]string{
+			fmt.Sprintf("claim=team/train-%d", n): "Claim team/train-", fmt.Sprintf("pod=team/rank-%d", n): "Pod team/rank-",
+			"device=gpu-0": "Device gpu-", fmt.Sprintf("incident=i%d", n): "Incident i",
+		} {
+			at := fmt.Sprintf("/api/v1/namespaces/dra/pods/x-%d:10985/proxy/page/detail?%s", n, of)
+			answers[at] = fmt.Sprintf(`{"Title": "%s%d", "Node": "node-%d", "Sections": [{"Title": "a", "Rows": [[{"Text": "b"}]]}]}`,
+				title, n, n)
+		}
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
@@ -62,12 +68,20 @@ func apiServer(t *testing.T, refuse ...string) (kubeconfig string, asked func() 
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		if answers[r.URL.Path] == "" {
+		at := r.URL.Path
+		if strings.HasSuffix(at, "/page/detail") {
+			query, _ := url.QueryUnescape(r.URL.RawQuery)
+			at += "?" + strings.Trim(strings.ReplaceAll(query, "json=", ""), "&")
+			if answers[at] == "" {
+				answers[at] = "{}"
+			}
+		}
+		if answers[at] == "" {
 			http.NotFound(w, r)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(answers[r.URL.Path]))
+		_, _ = w.Write([]byte(answers[at]))
 	}))
 	t.Cleanup(server.Close)
 	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
@@ -93,16 +107,11 @@ func TestAllNodes(t *testing.T) {
 		{"top --once", []string{"2 nodes", "team/train-1", "team/train-2", "2 incidents open"}, nil, true},
 		{"top --once --node=node-1 --view=pods", []string{"team/rank-1"}, []string{"rank-2"}, true},
 		{"incidents --once", []string{"gpu-0: XID 31", "team/rank-1", "team/rank-2"}, nil, true},
-		{"why team/train-2", []string{
-			"Claim team/train-2 on node-2", "stalled: ", "for 60 min", "gpu-0: XID 31 (i",
-			"\n\nRecorded of claim team/train on gpu-0\n  power  500 W  (300 W to 500 W)  ▅█\n",
-		}, []string{"node-1"}, false},
+		{"why team/train-2", []string{"Claim team/train-2 on node-2", "\n\na\n  b\n"}, []string{"node-1"}, false},
 		{"claim -n team train-1", []string{"Claim team/train-1 on node-1"}, nil, true}, // the API server has no such claim
-		{"why team/rank-2", []string{
-			"Pod team/rank-2 on node-2", "stalled: ", "through the claim    team/train-2",
-		}, []string{"node-1"}, false},
-		{"why gpu-0", []string{"Device gpu-0 on node-1", "Device gpu-0 on node-2"}, nil, true},
-		{"why i1", []string{"gpu-0: XID 31 on node-1", "Incident i1", "team/rank-1"}, nil, true},
+		{"why team/rank-2", []string{"Pod team/rank-2 on node-2"}, []string{"node-1"}, false},
+		{"why gpu-0", []string{"Device gpu-1 on node-1", "Device gpu-2 on node-2"}, nil, true},
+		{"why i1", []string{"Incident i1 on node-1"}, []string{"node-2"}, true},
 	} {
 		kubeconfig, asked := apiServer(t)
 		var stdout, stderr bytes.Buffer

@@ -53,8 +53,6 @@ func FuzzSnapshot(f *testing.F) {
 				if slices.ContainsFunc(r.cells, func(text string) bool { return strings.ContainsFunc(text, unicode.IsControl) }) {
 					t.Fatalf("a row is %q", r.cells)
 				}
-				must.That(t, len((&answer{report: &report}).describe(r.subject, nil)) != 0 || view == ViewNamespaces,
-					"nothing is known of %+v", r.subject)
 			}
 		}
 		for _, format := range []Format{FormatTable, FormatWide, FormatJSON} {

@@ -36,11 +36,11 @@ type Node struct {
 // getter opens a document.
 type getter = func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error)
 
-// The paths of an exporter's snapshot and incidents.
+// The paths of an exporter's snapshot, incidents and details.
 const (
 	snapshotPath  = "/api/v1/snapshot"
 	incidentsPath = "/api/v1/incidents"
-	historyPath   = "/api/v1/history"
+	detailPath    = "/page/detail"
 )
 
 // maxObject is the largest accepted size of an answer of the API server, in bytes.
@@ -147,25 +147,14 @@ func fromURL(client *http.Client, base *url.URL, name string) Node {
 // report gets the snapshot of the exporter.
 func (n Node) report(ctx context.Context, memory *decode.Account) (present.Report, error) {
 	return fetch(ctx, n, snapshotPath, nil, func(r io.Reader) (present.Report, error) {
-		return decode.Report(r, memory, decode.Filter{})
+		return decode.Report(r, memory)
 	})
 }
 
-// incidents gets the incidents of the exporter, or one with its recording.
-func (n Node) incidents(ctx context.Context, memory *decode.Account, id string) (present.IncidentsReport, error) {
-	query := url.Values{}
-	if id != "" {
-		query.Set("id", id)
-	}
-	return fetch(ctx, n, incidentsPath, query, func(r io.Reader) (present.IncidentsReport, error) {
-		return decode.Incidents(r, memory, decode.Filter{})
-	})
-}
-
-// history gets the recording of the last minutes of a device, claim or pod.
-func (n Node) history(ctx context.Context, memory *decode.Account, of url.Values) (present.HistoryReport, error) {
-	return fetch(ctx, n, historyPath, of, func(r io.Reader) (present.HistoryReport, error) {
-		return decode.History(r, memory)
+// incidents gets the incidents of the exporter.
+func (n Node) incidents(ctx context.Context, memory *decode.Account) (present.IncidentsReport, error) {
+	return fetch(ctx, n, incidentsPath, nil, func(r io.Reader) (present.IncidentsReport, error) {
+		return decode.Incidents(r, memory)
 	})
 }
 

@@ -56,31 +56,40 @@ func (f *fleet) poll(ctx context.Context, find func(context.Context) ([]Node, er
 	}
 	before := f.answers
 	f.answers = map[string]*answer{}
-	var asking sync.WaitGroup
-	taken := make(chan struct{}, places)
-	for _, n := range nodes {
-		if f.answers[n.Name] != nil {
-			continue // it is listed twice
-		}
+	askEach(nodes, func(n Node) func() {
 		a := before[n.Name]
 		if a == nil {
 			a = &answer{name: n.Name}
 		}
 		f.answers[n.Name], a.node = a, n
-		taken <- struct{}{}
-		free := sync.OnceFunc(func() { <-taken })
-		asking.Go(func() {
-			defer free()
-			defer time.AfterFunc(placeTimeout, free).Stop()
-			a.renew(ctx, n, f.memory.Open(maxNode))
-		})
-	}
-	asking.Wait()
+		return func() { a.renew(ctx, n, f.memory.Open(maxNode)) }
+	})
 	for name, a := range before {
 		if f.answers[name] == nil {
 			a.memory.Close()
 		}
 	}
+}
+
+// askEach asks nodes side by side, each of them once. asker is called for one node after the other.
+func askEach(nodes []Node, asker func(Node) (ask func())) {
+	var asking sync.WaitGroup
+	taken, seen := make(chan struct{}, places), map[string]bool{}
+	for _, n := range nodes {
+		if seen[n.Name] {
+			continue // it is listed twice
+		}
+		seen[n.Name] = true
+		ask := asker(n)
+		taken <- struct{}{}
+		free := sync.OnceFunc(func() { <-taken })
+		asking.Go(func() {
+			defer free()
+			defer time.AfterFunc(placeTimeout, free).Stop()
+			ask()
+		})
+	}
+	asking.Wait()
 }
 
 // renew asks a node.
@@ -93,7 +102,7 @@ func (a *answer) renew(ctx context.Context, n Node, memory *decode.Account) {
 	a.memory.Close()
 	a.report, a.at, a.memory = &report, time.Now(), memory
 	var happened present.IncidentsReport
-	if happened, a.without = n.incidents(ctx, memory, ""); a.without == nil {
+	if happened, a.without = n.incidents(ctx, memory); a.without == nil {
 		a.incidents = happened.Incidents
 	}
 }

@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
-	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
 // Format is how rows are printed.
@@ -76,46 +74,55 @@ func encode(w io.Writer, document any) error {
 // errNotFound is the error for something that no node has.
 var errNotFound = errors.New("not found on any node that answered")
 
-// Describe asks once and describes the first of the subjects that a node has, with what is recorded
-// of a claim, pod or incident. An exporter that does not answer is an error, unless another one has
-// the subject.
+// Describe asks once and describes the first of the subjects that a node has. An exporter that does
+// not answer is an error, unless another one has the subject.
 func Describe(ctx context.Context, c Config, of []Subject, w io.Writer) error {
-	var f fleet
-	f.poll(ctx, c.Find)
+	nodes, err := c.Find(ctx)
+	if err != nil {
+		return err
+	}
+	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b Node) int { return present.CompareNames(a.Name, b.Name) })
+	var failed error
 	for _, subject := range of {
-		if lines := f.describe(ctx, subject); len(lines) > 0 {
+		var lines []string
+		var err error
+		if lines, nodes, err = describe(ctx, nodes, subject); len(lines) > 0 {
 			for i := range lines {
 				lines[i] = c.Clean(lines[i])
 			}
 			_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
 			return err
 		}
+		failed = errors.Join(failed, err)
 	}
-	if err := f.err(c.View); err != nil {
-		return err
+	if failed != nil {
+		return errors.New(strings.ReplaceAll(failed.Error(), "\n", "; "))
 	}
 	return fmt.Errorf("%s: %w", of[0].Name, errNotFound)
 }
 
-// describe describes a subject by the answers of all nodes.
-func (f *fleet) describe(ctx context.Context, of Subject) []string {
-	var out []string
-	for _, name := range slices.SortedFunc(maps.Keys(f.answers), present.CompareNames) {
-		a := f.answers[name]
-		if a.report == nil || len(a.describe(of, nil)) == 0 {
-			continue
-		}
-		var chart *recorder.Chart
-		var err error
-		if of.View != ViewDevices {
-			chart, err = a.recording(ctx, of)
-		}
-		out = append(out, a.describe(of, chart)...)
-		if err != nil {
-			out = append(out, "", err.Error())
+// describe describes a subject by the answers of all nodes, in their order. It returns the nodes
+// that answered.
+func describe(ctx context.Context, nodes []Node, of Subject) (lines []string, answered []Node, err error) {
+	type said struct {
+		Node
+
+		lines []string
+		err   error
+	}
+	var all []*said
+	askEach(nodes, func(n Node) func() {
+		s := &said{Node: n}
+		all = append(all, s)
+		return func() { s.lines, s.err = n.detail(ctx, of) }
+	})
+	for _, s := range all {
+		lines, err = append(lines, s.lines...), errors.Join(err, s.err)
+		if s.err == nil {
+			answered = append(answered, s.Node)
 		}
 	}
-	return out
+	return lines, answered, err
 }
 
 // Repeat prints the rows repeatedly until ctx ends, for output without a terminal. Failures after

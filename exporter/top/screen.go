@@ -11,8 +11,6 @@ import (
 
 	"github.com/gdamore/tcell/v2"
 	"github.com/rivo/tview"
-
-	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
 // Show shows the rows on the terminal's alternate screen until ctx ends or the user quits. An
@@ -44,16 +42,16 @@ type screen struct {
 	help     bool     // the help is shown
 	details  *Subject // shown in place of the table; nil: none
 
-	asked atomic.Pointer[Subject] // details, for which poll gets the recording
+	asked atomic.Pointer[Subject] // details, which poll gets
 	wake  chan struct{}           // has a value when poll must not wait
 }
 
-// polled are the answers of all nodes, and the recording of the details.
+// polled are the answers of all nodes, and the details.
 type polled struct {
 	*fleet
 
-	of    *Subject // of the recording; nil: none
-	chart *recorder.Chart
+	of    *Subject // of the details; nil: none
+	lines []string
 	err   error
 }
 
@@ -116,14 +114,15 @@ func (v *screen) poll(ctx context.Context, answers chan<- polled) {
 	ticker := time.NewTicker(v.Interval)
 	defer ticker.Stop()
 	for {
+		out := polled{of: v.asked.Load()}
+		if out.of != nil && f.answers[out.of.from] != nil {
+			out.lines, out.err = f.answers[out.of.from].node.detail(ctx, *out.of)
+		}
 		f.poll(ctx, v.Find)
-		out := polled{fleet: &fleet{answers: make(map[string]*answer, len(f.answers)), failed: f.failed}, of: v.asked.Load()}
+		out.fleet = &fleet{answers: make(map[string]*answer, len(f.answers)), failed: f.failed}
 		for name, a := range f.answers {
 			kept := *a
 			out.answers[name] = &kept
-		}
-		if out.of != nil && f.answers[out.of.from] != nil {
-			out.chart, out.err = f.answers[out.of.from].recording(ctx, *out.of)
 		}
 		select {
 		case answers <- out:
@@ -174,21 +173,14 @@ func (v *screen) cell(column int, text string, style tcell.Style) *tview.TableCe
 
 // describe returns the details as text.
 func (v *screen) describe() string {
-	var lines []string
-	if a := v.answers[v.details.from]; a != nil && a.report != nil {
-		var chart *recorder.Chart
-		if v.of == v.details {
-			chart = v.chart
-		}
-		lines = a.describe(*v.details, chart)
-	}
+	lines := slices.Clone(v.lines)
 	switch {
+	case v.of != v.details:
+		lines = []string{"loading …"}
+	case v.err != nil:
+		lines = []string{v.err.Error()}
 	case len(lines) == 0:
 		lines = []string{v.details.Name + " is gone"}
-	case v.of != v.details:
-		lines = append(lines, "", "loading the recording …")
-	case v.err != nil:
-		lines = append(lines, "", v.err.Error())
 	}
 	for i, line := range lines {
 		lines[i] = tview.Escape(v.Clean(line))

@@ -3,7 +3,10 @@ package top
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -49,21 +52,17 @@ func job(t *testing.T, name string) Node {
 		ID: "7", Kind: recorder.XID, Text: "gpu-0: XID 31", Count: 2, Device: r.Devices[0].ID, Onset: active, Last: active,
 		Holders: []recorder.Holder{{Namespace: "team", Pod: "rank-0", Claim: "train", Hit: true}},
 	}
-	chart := &recorder.Chart{}
-	var watts []float64
-	for at := r.Time.Add(-10 * time.Minute); !at.After(r.Time); at = at.Add(time.Second) {
-		chart.Times = append(chart.Times, at)
-		watts = append(watts, float64(len(watts)))
-	}
-	for _, d := range r.Devices[:2] {
-		chart.Series = append(chart.Series, recorder.ChartSeries{
-			Of: recorder.OfDevice, ID: d.ID, Quantity: "power", Unit: "watts", Values: recorder.NewValues(watts),
-		})
+	detail := func(title string) any {
+		return json.RawMessage(fmt.Sprintf(`{"Title":%q,"Node":%q,"Time":"12:00","Sections":[{"Title":"Facts","Rows":[
+			[{"Text":"state"},{"Text":"active"}],[{"Text":"happened"},{"Text":"XID 31","Incident":"7"}]]}],
+			"Charts":[{"Title":"gpu-1","Charts":[{"Name":"power","Last":"600 W","Least":"0 W","Most":"600 W","Bars":"▁▄█"}]}]}`,
+			title, name))
 	}
 	return answering(name, map[string]any{
 		snapshotPath:  r,
 		incidentsPath: present.IncidentsReport{Node: name, Incidents: []*recorder.Incident{happened}},
-		historyPath:   present.HistoryReport{History: recorder.History{Chart: chart}},
+		"team/train":  detail("Claim team/train"), "team/rank-0": detail("Pod team/rank-0"),
+		"team/rank-1": detail("Pod team/rank-1"), "7": detail("Incident 7"),
 	})
 }
 
@@ -147,7 +146,7 @@ func TestDetails(t *testing.T) {
 	has("POD ", "team/rank-0", "team/rank-1")
 	press("j")
 	terminal.InjectKey(tcell.KeyEnter, 0, tcell.ModNone)
-	has("Pod team/rank-1 on node-1", "state of the device  active", "power  600 W  (0 W to 600 W)", "▄▄▅")
+	has("Pod team/rank-1 on node-1", "state     active", "power  600 W  (0 W to 600 W)", "▁▄█")
 	terminal.InjectKey(tcell.KeyEscape, 0, tcell.ModNone)
 	press("4")
 	has("NAMESPACE")
@@ -157,16 +156,18 @@ func TestDetails(t *testing.T) {
 	has("POD ")
 	press("5")
 	terminal.InjectKey(tcell.KeyEnter, 0, tcell.ModNone)
-	has("gpu-0: XID 31 on node-1", "Incident 7", "team/rank-0")
+	has("Incident 7 on node-1")
 	press("qq")
 	expect.OK(t, <-ended)
 	terminal.Fini()
 }
 
-// Details say who holds a device and why, and what happened to it; nodes without it show nothing.
+// Details are those of the exporters, of the first subject that any has; others show nothing.
 func TestDescribe(t *testing.T) {
-	find := func(context.Context) ([]Node, error) { return []Node{job(t, "node-1")}, nil }
-	c := Config{Find: find, Clean: same}
+	fails := answering("node-2", nil)
+	fails.get = func(context.Context, string, url.Values) (io.ReadCloser, error) { return nil, errors.New("gone") }
+	nodes := []Node{fails, job(t, "node-1"), answering("node-3", nil)}
+	c := Config{Find: func(context.Context) ([]Node, error) { return nodes, nil }, Clean: same}
 	for name, of := range map[string][]Subject{
 		"a claim":                 {{View: ViewClaims, Name: "team/train"}},
 		"a pod, or else a device": {{View: ViewClaims, Name: "rank-0"}, {View: ViewPods, Name: "team/rank-0"}},
@@ -175,13 +176,13 @@ func TestDescribe(t *testing.T) {
 		if err := Describe(t.Context(), c, of, &out); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		for _, want := range []string{
-			"on node-1, as of ", "state of the device  quiet: held, and not used for some seconds", "90 s ago",
-			"gpu-0: XID 31 (7)  open   ", "power  600 W  (0 W to 600 W)",
-		} {
-			expect.That(t, strings.Contains(out.String(), want), "%s: no %q in\n%s", name, want, out.String())
-		}
+		const want = " on node-1, as of 12:00\n\nFacts\n  state     active\n  happened  XID 31 (7)\n\n" +
+			"Recorded of gpu-1\n  power  600 W  (0 W to 600 W)  ▁▄█\n"
+		expect.That(t, strings.HasSuffix(out.String(), want), "%s: %s", name, out.String())
 	}
 	err := Describe(t.Context(), c, []Subject{{View: ViewClaims, Name: "team/no"}}, &strings.Builder{})
+	expect.That(t, err != nil && err.Error() == "get detail from node-2: gone", "error %v", err)
+	nodes = nodes[1:]
+	err = Describe(t.Context(), c, []Subject{{View: ViewClaims, Name: "team/no"}}, &strings.Builder{})
 	expect.That(t, err != nil && err.Error() == "team/no: not found on any node that answered", "error %v", err)
 }

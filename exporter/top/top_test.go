@@ -36,9 +36,19 @@ func report(node string, devices ...present.DeviceReport) present.Report {
 	return present.Report{Time: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), Node: node, Devices: devices}
 }
 
-// answering returns an exporter with documents, by path.
+// answering returns an exporter with documents, by path, and by what details are of.
 func answering(name string, documents map[string]any) Node {
-	return Node{name, func(_ context.Context, path string, _ url.Values) (io.ReadCloser, error) {
+	return Node{name, func(_ context.Context, path string, query url.Values) (io.ReadCloser, error) {
+		if path == detailPath {
+			for _, of := range []string{"claim", "pod", "device", "incident"} {
+				if name := query.Get(of); name != "" {
+					path = name
+				}
+			}
+			if documents[path] == nil {
+				return io.NopCloser(strings.NewReader("{}")), nil
+			}
+		}
 		if documents[path] == nil {
 			return nil, errors.New("not found")
 		}

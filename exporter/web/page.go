@@ -117,7 +117,8 @@ func (p *pages) writeRows(_ context.Context, to io.Writer, s *exposition.Snapsho
 }
 
 // detail returns the parser of ?device=NAME, ?device=DRIVER/POOL/NAME, ?claim=NAMESPACE/NAME,
-// ?pod=NAMESPACE/NAME and ?incident=ID, for details that are laid out by a function.
+// ?pod=NAMESPACE/NAME and ?incident=ID, for details that are laid out by a function. With &own, a
+// claim or a pod is without what belongs to others.
 func (p *pages) detail(layOut func(to io.Writer, d present.Detail) error) parser {
 	return func(query url.Values) (any, writer, error) {
 		of := subjectOf(query)
@@ -153,17 +154,15 @@ func (p *pages) serveDetail(among *answers) http.HandlerFunc {
 }
 
 func subjectOf(query url.Values) present.Subject {
-	of := present.Subject{
-		Incident: query.Get("incident"), Claim: query.Get("claim"), Pod: query.Get("pod"), Device: query.Get("device"),
-	}
+	own := query.Has("own")
 	switch {
-	case of.Incident != "":
-		return present.Subject{Incident: of.Incident}
-	case of.Claim != "":
-		return present.Subject{Claim: of.Claim}
-	case of.Pod != "":
-		return present.Subject{Pod: of.Pod}
+	case query.Get("incident") != "":
+		return present.Subject{Incident: query.Get("incident"), Own: own}
+	case query.Get("claim") != "":
+		return present.Subject{Claim: query.Get("claim"), Own: own}
+	case query.Get("pod") != "":
+		return present.Subject{Pod: query.Get("pod"), Own: own}
 	default:
-		return of
+		return present.Subject{Device: query.Get("device"), Own: own}
 	}
 }

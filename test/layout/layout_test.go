@@ -172,10 +172,9 @@ func TestImports(t *testing.T) {
 		},
 		"exporter/web/access": {"driver", "exporter/web/client"},
 		"exporter/web/client": nil,
-		"exporter/web/decode": {"exporter/present", "exporter/recorder"},
+		"exporter/web/decode": {"exporter/present"},
 		"exporter/gateway": {
-			"driver", "exporter/ledger/book", "exporter/present", "exporter/recorder", "exporter/web",
-			"exporter/web/access", "exporter/web/decode",
+			"exporter/ledger/book", "exporter/present", "exporter/web", "exporter/web/access", "exporter/web/decode",
 		},
 		"exporter/check": {
 			"driver", "exporter/join", "exporter/node", "exporter/present", "podresources",

@@ -88,10 +88,8 @@ func (d *Decoder) Value(into any) func() error {
 	}
 }
 
-// List returns a function that reads a list of at most so many elements, or null. keep reports
-// whether an element is kept: the account does not have it otherwise.
-func List[T any](d *Decoder, most int, keep func(T) bool) func() error {
-	n := 0
+// List returns a function that reads a list of at most so many elements, or null.
+func List[T any](d *Decoder, most int, list *[]T) func() error {
 	return func() error {
 		token, err := d.json.Token()
 		switch err = d.wrap(err); {
@@ -103,18 +101,14 @@ func List[T any](d *Decoder, most int, keep func(T) bool) func() error {
 			return errNoList
 		}
 		for d.json.More() {
-			if n++; n > most {
+			if len(*list) == most {
 				return ErrTooLarge
 			}
 			var element T
-			if err := d.wrap(d.json.Decode(&element)); err != nil {
+			if err := d.Value(&element)(); err != nil {
 				return err
 			}
-			if keep(element) {
-				d.guard.lap()
-			} else {
-				d.forget()
-			}
+			*list = append(*list, element)
 		}
 		_, err = d.json.Token()
 		return d.wrap(err)

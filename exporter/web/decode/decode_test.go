@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
-	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -56,20 +55,20 @@ func hostile() map[string]string {
 func readers() map[string]func(r io.Reader, a *Account) (got, plain any, err error) {
 	return map[string]func(r io.Reader, a *Account) (got, plain any, err error){
 		"snapshot": func(r io.Reader, a *Account) (any, any, error) {
-			out, err := Report(r, a, Filter{})
+			out, err := Report(r, a)
 			return out, new(present.Report), err
 		},
 		"incidents": func(r io.Reader, a *Account) (any, any, error) {
-			out, err := Incidents(r, a, Filter{})
+			out, err := Incidents(r, a)
 			return out, new(present.IncidentsReport), err
 		},
 		"summary": func(r io.Reader, a *Account) (any, any, error) {
 			out, err := Summary(r, a)
 			return out, new(present.Summary), err
 		},
-		"history": func(r io.Reader, a *Account) (any, any, error) {
-			out, err := History(r, a)
-			return out, new(present.HistoryReport), err
+		"detail": func(r io.Reader, a *Account) (any, any, error) {
+			out, err := Detail(r, a)
+			return out, new(present.Detail), err
 		},
 	}
 }
@@ -77,7 +76,7 @@ func readers() map[string]func(r io.Reader, a *Account) (got, plain any, err err
 // An honest document is read as encoding/json reads it.
 func TestHonest(t *testing.T) {
 	a := NewBudget(0, 1<<20).Open(1 << 20)
-	got, err := Report(strings.NewReader(honest), a, Filter{})
+	got, err := Report(strings.NewReader(honest), a)
 	var want present.Report
 	must.Do(t, errors.Join(err, json.Unmarshal([]byte(honest), &want)))
 	want.Plugins = nil // it is empty
@@ -101,30 +100,13 @@ func TestMore(t *testing.T) {
 	}
 }
 
-// A filter keeps what it chooses, and the account has only that.
-func TestFilter(t *testing.T) {
-	a := NewBudget(0, 1<<20).Open(1 << 20)
-	only := Filter{
-		Device:   func(d *present.DeviceReport) bool { return d.Device == "gpu-1" },
-		Holder:   func(h *present.HolderReport) bool { return h.Name == "p" },
-		Incident: func(*recorder.Incident) bool { return false },
-	}
-	got, err := Report(strings.NewReader(honest), a, only)
-	expect.That(t, err == nil && len(got.Devices) == 1 && len(got.Claims) == 0 && len(got.Pods) == 1, "%+v, %v", got, err)
-	kept := a.used
-	a.Close()
-	if _, err = Report(strings.NewReader(honest), a, Filter{}); err != nil || a.used < 2*kept {
-		t.Errorf("%d bytes for all rows, %d for two of five, %v", a.used, kept, err)
-	}
-}
-
 // What an exporter can't have is refused before it takes memory.
 func TestHostile(t *testing.T) {
 	const all = "a long number, lists in lists, lists of no field, objects in objects, only lists"
 	fields := map[string]string{
 		"snapshot":  all + "a long name, devices, claims, shares, values, labels, rows with values, blanks",
 		"incidents": all + "incidents, nulls",
-		"summary":   all + "claims, incidents, pods", "history": "only lists",
+		"summary":   all + "claims, incidents, pods", "detail": "only lists",
 	}
 	for document, read := range readers() {
 		for name, body := range hostile() {
@@ -200,7 +182,7 @@ func FuzzDocuments(f *testing.F) {
 			budget := NewBudget(100, 1<<20)
 			a := budget.Open(1 << 20)
 			got, plain, err := read(strings.NewReader(string(body)), a)
-			if err == nil && json.Valid(body) && json.Unmarshal(body, plain) != nil && name == "history" {
+			if err == nil && json.Valid(body) && json.Unmarshal(body, plain) != nil && name == "detail" {
 				t.Errorf("%s: %q is read as %+v", name, body, got)
 			}
 			if a.Close(); budget.pool.Load() != 1<<20 {

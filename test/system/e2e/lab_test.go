@@ -221,6 +221,8 @@ func (l *lab) truth(i int, path string) string {
 	case "/api/v1/snapshot":
 		return fmt.Sprintf(`{"node":%q,"time":"2026-01-01T00:00:00Z","claims":%s,"pods":[],"devices":[
 			{"driver":"gpu.example.com","pool":"p","device":"gpu-0","state":"active"}]}`, nodeOf(i), all)
+	case "/page/detail":
+		return `{"Own":true,"Sections":[{"Title":"gpu-0","Rows":[[{"Text":"state"},{"Text":"active"}]]}]}`
 	case "/":
 		return "<!doctype html><title>" + nodeOf(i) + "</title>"
 	default:

@@ -18,6 +18,7 @@ import (
 // board has the requests that Grafana sends when a user opens a dashboard.
 type board struct {
 	UID        string
+	content    []byte // as JSON
 	Panels     []panel
 	Templating struct {
 		List []variable
@@ -33,6 +34,7 @@ type board struct {
 }
 
 type panel struct {
+	ID          int
 	Type, Title string
 	Interval    string // the least step; empty: as the data are scraped
 	Targets     []struct {
@@ -65,6 +67,7 @@ func loadBoards(checkout string) ([]board, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", path, err)
 		}
+		boards[i].content = content
 		for _, row := range boards[i].Panels {
 			boards[i].Panels = append(boards[i].Panels, row.Panels...)
 		}
@@ -81,6 +84,17 @@ type view struct {
 	// limits divides the limits of queries, so that a small fleet reaches them like a large one.
 	limits int
 	chosen map[string]string // see options
+	drawn  answers
+}
+
+// answers are what Grafana draws of a dashboard, in the form that command screenshots reads.
+type answers struct {
+	Dashboard json.RawMessage           `json:"dashboard"`
+	Answers   map[int][]json.RawMessage `json:"answers"` // by the panel's identifier
+	Marks     []json.RawMessage         `json:"marks"`   // of annotations
+	From      int64                     `json:"from"`    // milliseconds since 1970
+	To        int64                     `json:"to"`
+	Chosen    map[string]string         `json:"chosen"` // values of variables
 }
 
 // limit matches the choice of the highest or the lowest values.
@@ -90,7 +104,7 @@ var limit = regexp.MustCompile(`(topk|bottomk)\((\d+),`)
 // least the scrape interval.
 func newView(e engine, to time.Time, span time.Duration) *view {
 	const points = 1000
-	v := &view{engine: e, from: to.Add(-span), to: to}
+	v := &view{engine: e, from: to.Add(-span), to: to, drawn: answers{Chosen: map[string]string{}}}
 	v.setStep(max(scrape, (span / points).Truncate(time.Minute)))
 	v.set("__range", seconds(span))
 	v.set("__range_s", strconv.Itoa(int(span.Seconds())))
@@ -177,6 +191,8 @@ func (v *view) choose(ctx context.Context, b *board, of variable) (cost, error) 
 	text := strings.Join(chosen, "|")
 	if len(chosen) > 1 {
 		text = "(" + text + ")"
+	} else {
+		v.drawn.Chosen[of.Name] = text
 	}
 	v.set(of.Name, text)
 	return c, nil
@@ -269,6 +285,10 @@ func (v *view) labelValues(ctx context.Context, selector, label string) ([]strin
 
 // look opens the dashboard. It returns the costs of its variables, annotations and panels, by name.
 func (v *view) look(ctx context.Context, b *board) ([]row, error) {
+	v.drawn = answers{
+		Dashboard: b.content, Answers: map[int][]json.RawMessage{}, Chosen: map[string]string{},
+		From: v.from.UnixMilli(), To: v.to.UnixMilli(),
+	}
 	var rows []row
 	for _, of := range b.Templating.List {
 		c, err := v.choose(ctx, b, of)
@@ -284,10 +304,11 @@ func (v *view) look(ctx context.Context, b *board) ([]row, error) {
 			continue
 		}
 		step, _ := time.ParseDuration(a.Step)
-		c, err := v.over(ctx, v.fill(a.Target.Expr), v.from, v.to, max(step, v.step))
+		marks, c, err := v.over(ctx, v.fill(a.Target.Expr), v.from, v.to, max(step, v.step))
 		if err != nil {
 			return nil, fmt.Errorf("dashboard %s: annotation %s: %w", b.UID, a.Name, err)
 		}
+		v.drawn.Marks = append(v.drawn.Marks, marks)
 		rows = append(rows, row{annotationRow, "annotation " + a.Name, c, v.limited(a.Target.Expr)})
 	}
 	for i := range b.Panels {
@@ -310,10 +331,11 @@ func (v *view) panel(ctx context.Context, p *panel) (row, error) {
 		if target.Hide {
 			continue
 		}
-		c, err := v.ask(ctx, target.Expr, target.Instant)
+		answer, c, err := v.ask(ctx, target.Expr, target.Instant)
 		if err != nil {
 			return r, err
 		}
+		v.drawn.Answers[p.ID] = append(v.drawn.Answers[p.ID], answer)
 		if p.Type == "table" || p.Type == "xychart" { // its queries are columns
 			c.Series = max(c.Series, r.Series) - r.Series
 		}
@@ -322,10 +344,14 @@ func (v *view) panel(ctx context.Context, p *panel) (row, error) {
 	return r, nil
 }
 
-func (v *view) ask(ctx context.Context, expr string, instant bool) (cost, error) {
+func (v *view) ask(ctx context.Context, expr string, instant bool) (json.RawMessage, cost, error) {
 	if instant {
-		_, c, err := v.instant(ctx, v.fill(expr), v.to)
-		return c, err
+		result, c, err := v.instant(ctx, v.fill(expr), v.to)
+		if err != nil {
+			return nil, c, err
+		}
+		answer, err := json.Marshal(result)
+		return answer, c, err
 	}
 	return v.over(ctx, v.fill(expr), v.from, v.to, v.step)
 }

@@ -64,7 +64,7 @@ func (e engine) instant(ctx context.Context, expr string, at time.Time) (promql.
 		for _, s := range v {
 			c.Bytes += size(s)
 		}
-		return append(promql.Vector(nil), v...), c, nil
+		return append(promql.Vector{}, v...), c, nil
 	case promql.Scalar:
 		return promql.Vector{{T: v.T, F: v.V}}, c, nil
 	default:
@@ -72,25 +72,27 @@ func (e engine) instant(ctx context.Context, expr string, at time.Time) (promql.
 	}
 }
 
-// over evaluates an expression over a time range.
-func (e engine) over(ctx context.Context, expr string, from, to time.Time, step time.Duration) (cost, error) {
+// over evaluates an expression over a time range. It returns the result as JSON, too.
+func (e engine) over(
+	ctx context.Context, expr string, from, to time.Time, step time.Duration,
+) (json.RawMessage, cost, error) {
 	query, err := e.NewRangeQuery(ctx, e.store, nil, expr, from, to, step)
 	if err != nil {
-		return cost{}, fmt.Errorf("parse %s: %w", expr, err)
+		return nil, cost{}, fmt.Errorf("parse %s: %w", expr, err)
 	}
 	defer query.Close()
 	result, c := measure(ctx, query)
 	if result.Err != nil {
 		c.Refused = result.Err.Error()
-		return c, nil
+		return nil, c, nil
 	}
-	if matrix, ok := result.Value.(promql.Matrix); ok {
-		c.Series = len(matrix)
-		for _, s := range matrix {
-			c.Bytes += size(s)
-		}
+	matrix, err := result.Matrix()
+	if err != nil {
+		return nil, c, fmt.Errorf("evaluate %s: %w", expr, err)
 	}
-	return c, nil
+	answer, err := json.Marshal(append(promql.Matrix{}, matrix...)) // [] and not null
+	c.Series, c.Bytes = len(matrix), int64(len(answer))
+	return answer, c, err
 }
 
 func measure(ctx context.Context, query promql.Query) (*promql.Result, cost) {

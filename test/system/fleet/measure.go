@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 type options struct {
 	checkout      string
 	boards        string // a regular expression
+	answers       string // the file of what Grafana draws of them; empty: none
 	history, span time.Duration
 	lasting       time.Duration
 	long          time.Duration // 0: the dashboards are not opened over a long time
@@ -156,6 +158,7 @@ func (o options) open(ctx context.Context, e engine, end time.Time, r *result) e
 	if err != nil {
 		return fmt.Errorf("parse the names of dashboards: %w", err)
 	}
+	drawn := map[string]answers{}
 	for i := range boards {
 		if !wanted.MatchString(boards[i].UID) {
 			continue
@@ -168,9 +171,17 @@ func (o options) open(ctx context.Context, e engine, end time.Time, r *result) e
 			return err
 		}
 		r.Boards = append(r.Boards, section{Name: boards[i].UID, Rows: rows})
+		drawn[boards[i].UID] = v.drawn
 		o.say("dashboard %s is open", boards[i].UID)
 	}
-	return nil
+	if o.answers == "" {
+		return nil
+	}
+	content, err := json.Marshal(drawn)
+	if err != nil {
+		return fmt.Errorf("encode answers: %w", err)
+	}
+	return os.WriteFile(o.answers, content, 0o644)
 }
 
 // writers divides the nodes among the processors.

@@ -6,8 +6,8 @@
 #
 # With $WORLD it draws the dashboards of another world into bin/pictures/$WORLD, and changes no document:
 # empty (a Prometheus that scrapes nothing), gpu.example.com or dra.net (the devices of one driver),
-# nvidia.com (a node without DRA, whose GPUs come from a device plugin), or a number of nodes with 8 devices
-# each, on the map of the Fleet dashboard; it prints how long each query and each drawing takes.
+# nvidia.com (a node without DRA, whose GPUs come from a device plugin), or a number of nodes (see
+# test/system/fleet; 1000 take six minutes and 11 GB); it prints how long each query and each drawing takes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../../.."
 world=${WORLD:-} exporter=127.0.0.1:20990 prometheus=127.0.0.1:20991 work=$(mktemp -d)
@@ -20,12 +20,19 @@ go run -C dashboards ./generate -out="$work" -interval=2s -rate.window=16s -idle
 	-for=4s -price=LATEST-GPU-MODEL=3 -page.url="http://$exporter"
 wait $!
 go build -C test/system/dashboards -o "$work/screenshots" ./screenshots
+mkdir -p "$work/site" "$out"
+cp test/system/dashboards/screenshots/page/index.html "$work/site"
+export NODE_PATH="$PICTURES/node_modules"
+"$NODE_PATH/.bin/esbuild" test/system/dashboards/screenshots/page/main.jsx --bundle --minify \
+	--jsx=automatic --format=iife --outfile="$work/site/page.js" --define:process.env.NODE_ENV='"production"' \
+	--loader:.ttf=dataurl --loader:.svg=dataurl --log-level=error
+
 case $world in
 empty) ;;
 [0-9]*)
-	every=10s rules= # evaluated each 2 s, they would take the time of the queries
-	"$work/screenshots" -exporter=$exporter -serve="$world" &
-	children+=($!)
+	go run -C test/system/fleet . -nodes="$world" -answers="$work/answers.json"
+	env -C test/system/dashboards "$work/screenshots" -answers="$work/answers.json" -site="$work/site" -out="$out" -world="$world"
+	exit
 	;;
 *)
 	DRA_EXPORTER_COUNTER_ZERO_HOLD=3s "$work/demo" --listen=$exporter --driver="${world/nvidia.com/nvidia.com\/gpu}" >/dev/null &
@@ -33,8 +40,8 @@ empty) ;;
 	;;
 esac
 cat >"$work/prometheus.yml" <<CONFIG
-global: {scrape_interval: ${every:-2s}, evaluation_interval: 2s, scrape_native_histograms: true}
-rule_files: [${rules-rules.yaml}]
+global: {scrape_interval: 2s, evaluation_interval: 2s, scrape_native_histograms: true}
+rule_files: [rules.yaml]
 scrape_configs:
 - job_name: dra-exporter
   honor_labels: true
@@ -45,12 +52,6 @@ CONFIG
 	--log.level=error &
 children+=($!)
 
-mkdir -p "$work/site" "$out"
-cp test/system/dashboards/screenshots/page/index.html "$work/site"
-export NODE_PATH="$PICTURES/node_modules"
-"$NODE_PATH/.bin/esbuild" test/system/dashboards/screenshots/page/main.jsx --bundle --minify \
-	--jsx=automatic --format=iife --outfile="$work/site/page.js" --define:process.env.NODE_ENV='"production"' \
-	--loader:.ttf=dataurl --loader:.svg=dataurl --log-level=error
 env -C test/system/dashboards "$work/screenshots" -prometheus="http://$prometheus" -exporter="http://$exporter" \
 	-site="$work/site" -out="$out" -world="$world"
 [ -z "$world" ] || exit 0

@@ -54,12 +54,9 @@ func run(ctx context.Context) error {
 	only := flag.String("only", "", "draw this dashboard alone")
 	world := flag.String("world", "",
 		"what Prometheus scrapes: the demo; its devices of one driver; nothing (empty); many nodes (their number)")
-	nodes := flag.Int("serve", 0, "serve the devices of so many nodes at the exporter's address, and draw nothing")
+	answers := flag.String("answers", "", "draw the answers that are in this file, which command fleet wrote")
 	flag.Parse()
 
-	if *nodes > 0 {
-		return serveMany(*exporter, *nodes)
-	}
 	browser, closeBrowser, err := startBrowser(ctx)
 	if err != nil {
 		return err
@@ -73,16 +70,7 @@ func run(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, err := strconv.Atoi(*world); err == nil {
-		*only, a.waits = "dra-fleet", "count(device:dra_state:info)"
-	}
-	if *world != "empty" {
-		if err := a.wait(ctx); err != nil {
-			return err
-		}
-	}
-	a.now = time.Now()
-	boards, err := a.boards(ctx, *only, chosen(*world))
+	boards, err := a.find(ctx, *answers, *only, *world)
 	if err != nil {
 		return err
 	}
@@ -95,6 +83,25 @@ func run(ctx context.Context) error {
 		return err
 	}
 	return drawBoards(tab, *only, *out)
+}
+
+// find returns the dashboards with the answers of a file, or of Prometheus.
+func (a *asker) find(ctx context.Context, file, only, world string) (map[string]board, error) {
+	if file != "" {
+		boards := map[string]board{}
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("read answers: %w", err)
+		}
+		return boards, json.Unmarshal(content, &boards)
+	}
+	if world != "empty" {
+		if err := a.wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+	a.now = time.Now()
+	return a.boards(ctx, only, chosen(world))
 }
 
 // drawBoards draws all dashboards, or only one, on all screens.

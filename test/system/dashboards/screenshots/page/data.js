@@ -176,13 +176,14 @@ export function overridden(panel, data, theme) {
 }
 
 export function registerTransformers() {
-  const { mergeTransformer, sortByTransformer, organizeFieldsTransformer, limitTransformer } = standardTransformers;
+  const { mergeTransformer, sortByTransformer, organizeFieldsTransformer, limitTransformer, filterByValueTransformer } =
+    standardTransformers;
   const { calculateFieldTransformer, convertFieldTypeTransformer, labelsToFieldsTransformer, groupingToMatrixTransformer } =
     standardTransformers;
   standardTransformersRegistry.setInit(() =>
     [
       mergeTransformer, sortByTransformer, organizeFieldsTransformer, limitTransformer, calculateFieldTransformer,
-      convertFieldTypeTransformer, labelsToFieldsTransformer, groupingToMatrixTransformer,
+      convertFieldTypeTransformer, labelsToFieldsTransformer, groupingToMatrixTransformer, filterByValueTransformer,
     ].map((t) => ({
       id: t.id,
       name: t.name,

@@ -104,6 +104,10 @@ function Board({ dashboard, drawn, range, marked, chosen, theme }) {
   );
 }
 
+// React removes all of a page when one of its components throws.
+let failure;
+window.addEventListener('error', (event) => (failure = event.error));
+
 const root = createRoot(document.getElementById('root'));
 registerTransformers();
 
@@ -134,5 +138,6 @@ window.draw = async (uid, mode) => {
 const settled = (window.settled = async () => {
   await document.fonts.ready;
   for (let frame = 0; frame < 5; frame++) await new Promise(requestAnimationFrame);
+  if (failure || !document.querySelector('main')) throw failure ?? new Error('nothing is drawn');
   return document.documentElement.scrollHeight;
 });
