@@ -244,7 +244,7 @@ func TestCompareSources(t *testing.T) {
 	expect.Equal(t, "verdicts", want, got)
 }
 
-// A recording is written as it is read. One that is incomplete, or of other quantities, is rejected.
+// A recording is written as it is read. An incomplete one, or one of other quantities, is rejected.
 func TestReplay(t *testing.T) {
 	const recorded = "testdata/h100-580.159.04"
 	dir, result := t.TempDir(), must.Get(replay(recorded))(t)
