@@ -136,8 +136,8 @@ func valuesOf(second, last map[string]any, measured *[NumFields]bool) Values {
 	return values
 }
 
-// String returns the key of the field in a recording; "" if it was not recorded. The resident memory
-// of the process stands for the anonymous memory of its cgroup.
+// String returns the key of the field in a recording; "" if it was not recorded. The resident
+// memory of the process stands for the anonymous memory of its cgroup.
 func (f Field) String() string {
 	return map[Field]string{
 		Busy: "utilization_ratio", Occupancy: "occupancy_ratio", MemoryUsed: "memory_used_bytes", Power: "power_watts",
