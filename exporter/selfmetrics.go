@@ -97,9 +97,11 @@ func (m *SelfMetrics) makeSourceMetrics(r maker) {
 	m.success = r.gauges("dra_exporter_source_last_success_timestamp_seconds",
 		"Unix time of the last successful reading of the source.", "source")
 	m.duration = r.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "dra_exporter_source_duration_seconds",
-		Help:    "How long a reading of the source took: the sum and the count, and with --histograms=classic the buckets.",
-		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
+		Name: "dra_exporter_source_duration_seconds",
+		Help: "How long a reading of the source took. A native histogram in protobuf; in text its sum and count, and with " +
+			"--histograms=classic the buckets.",
+		Buckets:                     []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 64,
 	}, []string{"source"})
 	m.rejected = r.counters("dra_exporter_input_rejected_total",
 		"Rows, objects and readings of an input that could not be used, and requests and connections that were refused or "+
@@ -141,9 +143,8 @@ func (m *SelfMetrics) makeRecorderMetrics(r maker) {
 		"Unix time at which the newest open incident of the kind began. Absent if none is open.", "kind")
 	m.events = r.counters("dra_exporter_incident_events_total",
 		"Kubernetes Events about incidents (--incidents.events), by result: created, updated (the count of an existing "+
-			"Event was increased), suppressed (too many of one pod or claim; retried a minute later), or why an Event is lost: "+
-			"forbidden, absent (the namespace is deleted), uid_unknown (of the pod or claim), too_many, unavailable, timeout "+
-			"and others.", "result")
+			"Event was increased), or why an Event is lost: forbidden, absent (the namespace is deleted), uid_unknown (of the "+
+			"pod or claim), too_many, unavailable, timeout and others.", "result")
 	m.receipts = r.counters("dra_exporter_receipts_total",
 		"Ended claims for which the flight recorder has written a receipt.")
 }
@@ -444,7 +445,7 @@ func SelfFamilies() ([]exposition.Family, error) {
 		}
 		f := exposition.Family{
 			Name: g.GetName(), Help: g.GetHelp(),
-			Histogram: g.GetType() == dto.MetricType_HISTOGRAM,
+			Histogram: g.GetType() == dto.MetricType_HISTOGRAM, Summed: true,
 		}
 		if g.GetType() == dto.MetricType_COUNTER {
 			f.Type = driver.Counter

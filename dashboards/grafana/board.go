@@ -176,10 +176,7 @@ func Catalog(rules query.Catalog) query.Catalog {
 		"alertname", "alertstate", "severity", "action", "namespace", "resourceclaim_name", "pod", "driver", "pool",
 		"device", "source", "reason", "kind", "code",
 	}
-	rules.Add(query.Family{Name: "ALERTS", Unit: query.Unit{Scale: 1}, Labels: labels})
-	// Since when the condition of an alert holds.
-	rules.Add(query.Family{
-		Name: "ALERTS_FOR_STATE", Unit: query.Unit{Seconds: 1, Scale: 1, Point: true}, Labels: labels,
-	})
+	rules.Add(query.Family{Name: "ALERTS", Labels: labels})
+	rules.Add(query.Family{Name: "ALERTS_FOR_STATE", Labels: labels})
 	return rules
 }

@@ -1,7 +1,6 @@
 package grafana
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -12,8 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
-// Check returns an error unless every panel has a title and a description, every query uses
-// existing metrics and labels, and every result has the unit of its panel.
+// Check returns an error unless every panel has a title and a description, and every query uses
+// existing metrics and labels.
 func (b *Board) Check(catalog query.Catalog) error {
 	var errs []error
 	titles := map[string]bool{}
@@ -81,7 +80,7 @@ func (p *Panel) check(catalog query.Catalog) error {
 	total := false
 	for _, t := range p.Targets {
 		merged, err := p.checkTarget(t, catalog)
-		errs, total = append(errs, err, checkHourly(Expand(t.Expr), catalog)), total || merged
+		errs, total = append(errs, err), total || merged
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -101,23 +100,13 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 	if err != nil {
 		return false, err
 	}
+	if _, err := catalog.Check(checkable(strings.ReplaceAll(t.Expr, "$"+hoursName, rules.Hourly))); err != nil {
+		return false, fmt.Errorf("over a long time: %w", err)
+	}
 	if err := p.checkTitles(answer.Labels); err != nil {
 		return false, fmt.Errorf("%s: %w", t.Expr, err)
 	}
-	unit := p.unitOf(t)
-	want, err := query.GrafanaUnit(unit)
-	if err != nil {
-		return false, err
-	}
-	if !answer.Unit.Fits(want) {
-		return false, fmt.Errorf("%s is %v, but the panel shows it as %s, %v", t.Expr, answer.Unit, unit, want)
-	}
-	if answer.Native {
-		if err := p.checkNative(t, answer); err != nil {
-			return false, err
-		}
-	}
-	if !slices.Contains([]Kind{Table, Stat, Points}, p.Kind) && t.Legend == "" && !answer.Native {
+	if slices.Contains([]Kind{Graph, Timeline}, p.Kind) && t.Legend == "" {
 		return false, fmt.Errorf("%s has no legend", t.Expr)
 	}
 	for _, label := range legendLabels(t.Legend) {
@@ -135,14 +124,6 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 	return answer.Merged, nil
 }
 
-// unitOf is the unit of a query's values, "none" if there is none.
-func (p *Panel) unitOf(t Target) string {
-	if p.Kind == Table || p.Kind == Points {
-		return cmp.Or(t.Unit, "none")
-	}
-	return cmp.Or(p.Unit, "none")
-}
-
 // checkTitles returns an error unless each label has the title of a column, or is none.
 func (p *Panel) checkTitles(labels []string) error {
 	titles := columnTitles()
@@ -154,42 +135,10 @@ func (p *Panel) checkTitles(labels []string) error {
 	return nil
 }
 
-// checkHourly returns an error unless a query has the same unit over a long time.
-func checkHourly(expr string, catalog query.Catalog) error {
-	answer, err := catalog.Check(checkable(expr))
-	if err != nil {
-		return nil //nolint:nilerr // as checkTarget says
-	}
-	hourly, err := catalog.Check(checkable(strings.ReplaceAll(expr, "$"+hoursName, rules.Hourly)))
-	if err == nil && !hourly.Unit.Fits(answer.Unit) {
-		err = fmt.Errorf("%s is %v, and %v over a long time", expr, answer.Unit, hourly.Unit)
-	}
-	return err
-}
-
-// checkNative checks a query whose answer is native histograms. Grafana draws them as a heat map of
-// the first series, and of one query.
-func (p *Panel) checkNative(t Target, answer query.Answer) error {
-	if p.Kind != Heatmap || len(p.Targets) > 1 || len(answer.Labels) > 0 || t.Legend != "" {
-		return fmt.Errorf("%s: only a heat map shows native histograms, one series without a legend", t.Expr)
-	}
-	want, err := query.GrafanaUnit(p.axis)
-	if err != nil {
-		return err
-	}
-	if !answer.Observed.Fits(want) {
-		return fmt.Errorf("%s is of values of %v, but the axis shows %s, %v", t.Expr, answer.Observed, p.axis, want)
-	}
-	return nil
-}
-
 func (a *Annotation) check(catalog query.Catalog) error {
 	answer, err := catalog.Check(checkable(a.Expr))
 	if err != nil {
 		return fmt.Errorf("annotation %s: %w", a.Name, err)
-	}
-	if want, _ := query.GrafanaUnit("dateTimeAsIso"); !a.Spans && !answer.Unit.Fits(want) {
-		return fmt.Errorf("annotation %s: its values are %v, want milliseconds since 1970", a.Name, answer.Unit)
 	}
 	for _, label := range legendLabels(a.title + a.text) {
 		if !answer.Has(label) {

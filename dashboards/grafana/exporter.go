@@ -63,16 +63,13 @@ func exporterState() []Panel {
 
 func exporterSources() []Panel {
 	return []Panel{
-		line("Mean duration of readings", "Mean duration of the readings of each source over all nodes. Sources are "+
+		line("Mean duration of readings", "Mean over all nodes of how long the readings of each source take. Sources are "+
 			"read concurrently: a slow source delays neither the others nor scrapes.", "s", "none is scraped", "{{source}}",
-			`sum by (source) (max by (<node>, source) (node:dra_source_duration_seconds:rate{<of nodes>})) / (sum by `+
-				`(source) (max by (<node>, source) (node:dra_source_readings:rate{<of nodes>})) > 0)`),
+			`avg by (source) (max by (<node>, source) (node:dra_source_duration_seconds:mean{<of nodes>}))`),
 		line("Slowest sources", "Mean duration of the readings of a source on a node, of the 20 that took the longest "+
 			"at the end.", "s", "none is scraped", "{{source}} {{node}}",
-			top("<node>, source", `max by (<node>, source) (node:dra_source_duration_seconds:rate{<of nodes>}) / on `+
-				`(<node>, source) (max by (<node>, source) (node:dra_source_readings:rate{<of nodes>}) > 0)`,
-				`max by (<node>, source) (node:dra_source_duration_seconds:rate{<of nodes>} <end>) / on (<node>, source) (max `+
-					`by (<node>, source) (node:dra_source_readings:rate{<of nodes>} <end>) > 0)`)),
+			top("<node>, source", `max by (<node>, source) (node:dra_source_duration_seconds:mean{<of nodes>})`,
+				`node:dra_source_duration_seconds:mean{<of nodes>} <end>`)),
 		orEmpty("where no reading ever failed",
 			line("Failed readings", "Failed readings per second, by reason.", "cps",
 				"none is known to have failed", "{{source}} {{reason}}",

@@ -3,7 +3,6 @@ package grafana
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -36,32 +35,6 @@ func TestBoards(t *testing.T) {
 	expect.Is(t, len(uids), 7, "dashboards")
 }
 
-// TestRemovedMetric removes each metric that a dashboard names from the catalog: the first
-// dashboard that names it fails to build. With -short it removes every eighth.
-func TestRemovedMetric(t *testing.T) {
-	used, all := map[string]bool{}, newCatalog(t)
-	word := regexp.MustCompile(`\w+_\w+|\bup\{`)
-	for _, b := range Boards() {
-		text := must.Get(b.JSON(all))(t)
-		for _, name := range word.FindAllString(string(text), -1) {
-			name = strings.TrimSuffix(name, "{")
-			if _, is := all[name]; !is || used[name] {
-				continue
-			}
-			used[name] = true
-			if testing.Short() && len(used)%8 != 0 {
-				continue
-			}
-			without := maps.Clone(all)
-			delete(without, name)
-			if err := b.Check(without); err == nil || !strings.Contains(err.Error(), `there is no metric "`+name+`"`) {
-				t.Errorf("%s without %s: %v", b.UID, name, err)
-			}
-		}
-	}
-	expect.That(t, len(used) >= 60, "the dashboards use only %d metrics", len(used))
-}
-
 func TestMistakes(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -71,8 +44,9 @@ func TestMistakes(t *testing.T) {
 		{"none", func(*Panel) {}, ""},
 		{"broken query", func(p *Panel) { p.Targets[0].Expr = "sum by (node" }, "parse"},
 		{"removed metric", func(p *Panel) { p.Targets[0].Expr = "max by (<device>) (dra_device_gone)" }, "no metric"},
-		{"wrong unit", func(p *Panel) { p.Unit = "percentunit" }, "percentunit"},
-		{"unknown unit", func(p *Panel) { p.Unit = "furlongs" }, "unknown"},
+		{"a record that has no sums of hours", func(p *Panel) {
+			p.Targets[0].Expr = "max by (<device>) (device:dra_state:info$hours)"
+		}, "over a long time"},
 		{"no unit", func(p *Panel) { p.Unit = "" }, "no unit"},
 		{"no title", func(p *Panel) { p.Title = "" }, "title"},
 		{"no description", func(p *Panel) { p.Description = "" }, "description"},
@@ -89,28 +63,12 @@ func TestMistakes(t *testing.T) {
 		},
 		{"two nodes in one", func(p *Panel) {
 			p.Targets[0].Expr, p.Targets[0].Legend = "max by (device) (dra_device_power_watts)", "{{device}}"
-		}, `without "node"`},
+		}, "not marked as a total"},
 		{"a total that is not marked", func(p *Panel) {
 			p.Targets[0].Expr, p.Targets[0].Legend = "max by (driver) (dra_device_power_watts)", "{{driver}}"
 		}, "not marked as a total"},
 		{"a mark without a total", func(p *Panel) { p.Total = true }, "no query is one"},
 		{"legend without the node", func(p *Panel) { p.Targets[0].Legend = "{{device}}" }, "does not name the node"},
-		{"histograms in a graph", func(p *Panel) {
-			p.Unit = "s"
-			p.Targets[0] = Target{Expr: `avg(avg by (<claim driver>) (dra_claim_power_distribution_watts))`}
-		}, "only a heat map"},
-		{"a heat map of several histograms", func(p *Panel) {
-			p.Kind, p.Unit, p.axis = Heatmap, "s", "watt"
-			p.Targets[0] = Target{Expr: `avg by (<claim driver>) (dra_claim_power_distribution_watts)`}
-		}, "one series"},
-		{"a heat map with another axis", func(p *Panel) {
-			p.Kind, p.Unit, p.axis = Heatmap, "s", "bytes"
-			p.Targets[0] = Target{Expr: `avg(avg by (<claim driver>) (dra_claim_power_distribution_watts))`}
-		}, "the axis shows bytes"},
-		{"a heat map with other cells", func(p *Panel) {
-			p.Kind, p.Unit, p.axis = Heatmap, "bytes", "watt"
-			p.Targets[0] = Target{Expr: `avg(avg by (<claim driver>) (dra_claim_power_distribution_watts))`}
-		}, "shows it as bytes"},
 		{"a heat map without an axis", func(p *Panel) { p.Kind = Heatmap }, "axis"},
 		{"no queries", func(p *Panel) { p.Targets = nil }, "no query"},
 		{"too wide", func(p *Panel) { p.Width = 25 }, "size"},

@@ -93,25 +93,27 @@ func (b *Board) found(name, label string) string {
 	return `, ` + label + `=~".*$` + searchName + `.*"`
 }
 
-// rankOfNodes ranks those with unhealthy devices first, then those whose devices claims held for
-// the longest, or on the dashboard of networks, those with the most traffic.
+// rankOfNodes ranks those with unhealthy devices first, then those whose devices were held for the
+// longest, on the dashboard of claims by those that match, or on that of networks, those with the
+// most traffic. Nodes without records come last.
 func (b *Board) rankOfNodes() string {
-	if b.search == "claim" {
-		return b.rankOfClaims("<node>", "")
-	}
 	found := `cluster=~"$cluster"` + b.found("node", "node")
-	// Nodes without records come last.
-	if b.UID == "dra-network" {
+	known := `
+		or 0 * group by (<node>) (dra_exporter_build_info{` + found + `})`
+	switch b.UID {
+	case "dra-claim":
+		return b.heldByClaims("<node>", "") + known
+	case "dra-network":
 		return `sum by (<node>) (max by (<node>, namespace, driver, model) ` +
 			`(sum_over_time(node_namespace:dra_network_bytes:rate{` + found + `}[$__range])))
 			or 0 * sum by (<node>) (max by (<device>, link, direction) (` + `rate(dra_device_io_bytes_total{` + found + `, ` +
 			`link=~"network|rdma"}[$__rate_interval])))`
-	}
-	return `1e9 + sum by (<node>) (max by (<device>) (count_over_time(device:dra_state:info{` +
-		found + `, state="unhealthy"}[$__range])))
+	default:
+		return `1e9 + sum by (<node>) (max by (<device>) (count_over_time(device:dra_state:info{` +
+			found + `, state="unhealthy"}[$__range])))
 		or sum by (<node>) (max by (<node>, namespace, driver) (` +
-		`sum_over_time(node_namespace:dra_devices:count{` + found + `}[$__range])))
-		or 0 * group by (<node>) (dra_exporter_build_info{` + found + `})`
+			`sum_over_time(node_namespace:dra_devices:count{` + found + `}[$__range])))` + known
+	}
 }
 
 // rankOfNamespaces ranks those first that held devices for the longest.
@@ -127,10 +129,19 @@ func (b *Board) rankOfNamespaces() string {
 // rankOfClaims ranks, by labels, the claims that match the text box: those first that held devices
 // for the longest. Claims without recorded series come last.
 func (b *Board) rankOfClaims(by, selected string) string {
-	selected = `{cluster=~"$cluster", resourceclaim_name!=""` + selected + b.found("claim", "resourceclaim_name") + `}`
-	return `sum by (` + by + `) (max by (<claim driver>) (sum_over_time(claim:dra_devices:count` + selected +
-		`[$__range])))
-		or 0 * group by (` + by + `) (dra_claim_info` + selected + `)`
+	return b.heldByClaims(by, selected) + `
+		or 0 * group by (` + by + `) (dra_claim_info{cluster=~"$cluster"` + selected +
+		b.found("claim", "resourceclaim_name") + `})`
+}
+
+// heldByClaims is for how long the claims that match held devices. Pods without a claim have no
+// name of one: a list of such names does not offer them.
+func (b *Board) heldByClaims(by, selected string) string {
+	if !strings.Contains(by, "resourceclaim_name") {
+		selected += `, resourceclaim_name!=""`
+	}
+	return `sum by (` + by + `) (max by (<claim driver>) (sum_over_time(claim:dra_devices:count{cluster=~"$cluster"` +
+		selected + b.found("claim", "resourceclaim_name") + `}[$__range])))`
 }
 
 // rankOfWorkloads ranks workloads by labels: those first that held devices for the longest.
@@ -223,7 +234,9 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 func Fill(expr string, values map[string]string, span, rate, step string) string {
 	pairs := []string{
 		"$__rate_interval", rate, "$__range", span, "$__interval", step, "$" + searchName, "", "$" + hoursName, "",
-		"$" + idleNodes().name, ".*", "$" + claimNodes().name, ".*",
+	}
+	for _, l := range []list{idleNodes(), claimNodes(), heldLongest()} {
+		pairs = append(pairs, "$"+l.name, ".*")
 	}
 	for _, v := range new(Board).choices() {
 		value, ok := values[v.name]

@@ -2,6 +2,7 @@ package grafana
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 
@@ -11,7 +12,7 @@ import (
 // workloads is the dashboard of what each workload held and used, and of its devices' failures.
 func workloads() Board {
 	return Board{
-		UID: "dra-workloads", Title: "DRA / Workloads", search: "workload", recorded: true,
+		UID: "dra-workloads", Title: "DRA / Workloads", search: "workload", recorded: true, lists: []list{heldLongest()},
 		uses: []string{"cluster", "namespace", "kind", "queue", "workload", "driver"}, Description: "What each workload " +
 			"(JobSet, Job, Deployment, RayCluster and so on) held and used, and what happened to its devices, in the " +
 			"selected time range: those with the most device-hours. A pod that nothing controls is a workload of kind Pod.",
@@ -61,7 +62,17 @@ func workloadSumOver(name, by, span string) string {
 // topWorkloads restricts an expression to the workloads with the most device-hours.
 func topWorkloads(expr string, most int) string {
 	held := workloadSum("allocated_share_seconds", "<workload>")
-	return fmt.Sprintf(`%s and on (<workload>) topk(%d, %s)`, expr, most, held)
+	return strings.ReplaceAll(fmt.Sprintf(`%s and on (<workload>) topk(%d, %s)`, expr, most, held), "{<of workloads>}",
+		`{<of workloads>, workload_name=~"$`+heldLongest().name+`"}`)
+}
+
+// heldLongest is the list of the names of the workloads with the most device-hours: each query
+// about them reads these alone, of thousands.
+func heldLongest() list {
+	return list{
+		name: "held_longest", label: "Workloads held longest", of: "workload_name", expr: fmt.Sprintf(`topk(%d, %s)`,
+			pointsOfWorkloads, workloadSum("allocated_share_seconds", "<workload>")),
+	}
 }
 
 // topOfWorkloads is a table of the workloads with the most device-hours of a kind in a day, for

@@ -7,27 +7,19 @@ import (
 	"strings"
 
 	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
 // Answer describes the result of an expression.
 type Answer struct {
-	Unit   Unit
 	Labels []string // that the series have or may have
 	// Merged is whether a value is of several devices or nodes: an aggregation drops a label that
 	// distinguishes them.
 	Merged bool
 
-	// Native is whether the values are native histograms. Unit is then that of their counts.
-	Native bool
-	// Observed is the unit of the values that native histograms, or classic buckets, count.
-	Observed Unit
-
 	open   bool // labels that flags copy are possible too
 	scalar bool
-	number float64 // of a constant
-	fixed  bool    // it is a constant
-	one    bool    // every value is 1
 }
 
 // Has reports whether the series may have the label.
@@ -37,7 +29,7 @@ func (a Answer) Has(label string) bool {
 }
 
 // Check parses an expression and describes its result. The error names everything that is not in
-// the catalog and every operation on incompatible units.
+// the catalog.
 func (c Catalog) Check(expression string) (Answer, error) {
 	parsed, err := parser.NewParser(parser.Options{}).ParseExpr(expression)
 	if err != nil {
@@ -65,15 +57,9 @@ func (k *checker) fail(format string, args ...any) {
 
 func (k *checker) expr(e parser.Expr) Answer {
 	switch e := e.(type) {
-	case *parser.NumberLiteral:
-		return Answer{Unit: counts(), scalar: true, fixed: true, number: e.Val}
-	case *parser.StringLiteral:
+	case *parser.NumberLiteral, *parser.StringLiteral:
 		return Answer{scalar: true}
 	case *parser.ParenExpr:
-		return k.expr(e.Expr)
-	case *parser.StepInvariantExpr:
-		return k.expr(e.Expr)
-	case *parser.UnaryExpr:
 		return k.expr(e.Expr)
 	case *parser.SubqueryExpr:
 		return k.expr(e.Expr)
@@ -89,7 +75,7 @@ func (k *checker) expr(e parser.Expr) Answer {
 		return k.call(e)
 	default:
 		k.fail("%T is not supported", e)
-		return Answer{Unit: Unit{Unknown: true}}
+		return Answer{}
 	}
 }
 
@@ -97,14 +83,10 @@ func (k *checker) selector(e *parser.VectorSelector) Answer {
 	f, ok := k.catalog[e.Name]
 	if !ok {
 		k.fail("there is no metric %q", e.Name)
-		return Answer{Unit: Unit{Unknown: true}}
 	}
-	a := Answer{
-		Unit: f.Unit, Labels: slices.Concat(f.Labels, TargetLabels()), open: f.Open,
-		Native: f.Native, Observed: f.Observed,
-	}
+	a := Answer{Labels: slices.Concat(f.Labels, TargetLabels()), open: f.Open}
 	for _, m := range e.LabelMatchers {
-		if m.Name != model.MetricNameLabel && !a.Has(m.Name) {
+		if ok && m.Name != model.MetricNameLabel && !a.Has(m.Name) {
 			k.fail("%s has no label %q", e.Name, m.Name)
 		}
 	}
@@ -112,68 +94,135 @@ func (k *checker) selector(e *parser.VectorSelector) Answer {
 }
 
 func (k *checker) aggregation(e *parser.AggregateExpr) Answer {
-	a := k.expr(e.Expr)
+	in := k.expr(e.Expr)
 	for _, label := range e.Grouping {
-		if !a.Has(label) && label != "le" {
+		if !in.Has(label) {
 			k.fail("%s groups by %q, which is not a label of %s", e.Op, label, e.Expr)
 		}
 	}
-	switch e.Op {
-	case parser.TOPK, parser.BOTTOMK, parser.LIMITK:
-		return a // the series themselves
-	case parser.COUNT, parser.GROUP, parser.COUNT_VALUES:
-		a.Unit, a.one, a.Native, a.Observed = counts(), e.Op == parser.GROUP, false, Unit{}
-	case parser.SUM:
-		a.Unit.Share = false // a sum of shares may exceed 1
-	default: // averages, quantiles and extremes keep the unit
+	if e.Op == parser.TOPK || e.Op == parser.BOTTOMK || e.Op == parser.LIMITK {
+		return in // the series themselves
 	}
-	in := a
+	out := Answer{Labels: slices.Clone(e.Grouping)}
 	if e.Without {
-		a.Labels = slices.DeleteFunc(slices.Clone(a.Labels), func(l string) bool { return slices.Contains(e.Grouping, l) })
-	} else {
-		a.Labels, a.open = e.Grouping, false
+		out = in
+		out.Labels = slices.DeleteFunc(slices.Clone(in.Labels), func(l string) bool { return slices.Contains(e.Grouping, l) })
 	}
-	if e.Op == parser.COUNT_VALUES {
-		if label, ok := e.Param.(*parser.StringLiteral); ok {
-			a.Labels = append(slices.Clone(a.Labels), label.Val)
+	if label, ok := e.Param.(*parser.StringLiteral); ok { // of count_values
+		out.Labels = append(out.Labels, label.Val)
+	}
+	k.merged = k.merged || in.Has("device") && in.Has("node") && (!out.Has("device") || !out.Has("node"))
+	return out
+}
+
+// binary describes the series that a binary operation gives.
+func (k *checker) binary(e *parser.BinaryExpr) Answer {
+	left, merged := k.expr(e.LHS), k.merged
+	right := k.expr(e.RHS)
+	if e.Op == parser.LAND || e.Op == parser.LUNLESS {
+		k.merged = merged // the right side has no values in the result
+	}
+	m := e.VectorMatching
+	switch {
+	case left.scalar:
+		return right
+	case right.scalar || m == nil:
+		return left
+	}
+	for _, label := range m.MatchingLabels {
+		if m.On && (!left.Has(label) || !right.Has(label)) {
+			k.fail("%s matches on %q, which is not a label of both sides", e.Op, label)
 		}
 	}
-	k.checkScopes(e.Op, a.Labels, in.Has)
-	if in.Has("device") && in.Has("node") && (!a.Has("device") || !a.Has("node")) {
-		k.merged = true
+	switch {
+	case m.Card == parser.CardManyToOne:
+		return k.grouped(left, right, m.Include)
+	case m.Card == parser.CardOneToMany:
+		return k.grouped(right, left, m.Include)
+	case e.Op == parser.LOR:
+		both := slices.DeleteFunc(slices.Clone(left.Labels), func(label string) bool { return !right.Has(label) })
+		return Answer{Labels: append(both, holderOf(left, right)...)}
+	case m.On && !e.Op.IsSetOperator() && !e.Op.IsComparisonOperator():
+		return Answer{Labels: m.MatchingLabels}
+	default:
+		return left
 	}
+}
+
+func (k *checker) grouped(many, one Answer, include []string) Answer {
+	for _, label := range include {
+		if !one.Has(label) {
+			k.fail("the 'one' side has no label %q to include", label)
+		}
+	}
+	return Answer{Labels: slices.Concat(many.Labels, include), open: many.open}
+}
+
+// holderOf returns the labels of holders that only one side has: the holder of a device is a claim,
+// or a pod without one, and a series has the label of its own.
+func holderOf(left, right Answer) []string {
+	labels := []string{"resourceclaim_name", "pod"}
+	if !slices.ContainsFunc(labels, left.Has) || !slices.ContainsFunc(labels, right.Has) {
+		return nil
+	}
+	return slices.DeleteFunc(labels, func(label string) bool { return left.Has(label) == right.Has(label) })
+}
+
+// call describes the result of a function: the series of its argument that is none of numbers and
+// texts, but for those below.
+func (k *checker) call(e *parser.Call) Answer {
+	out := Answer{scalar: e.Func.Name == "time"}
+	for _, arg := range e.Args {
+		if of := k.expr(arg); !of.scalar {
+			out = of
+		}
+	}
+	switch e.Func.Name {
+	case "scalar":
+		return Answer{scalar: true}
+	case "vector":
+		return Answer{}
+	case "absent", "absent_over_time":
+		return Answer{Labels: equalities(e.Args[0])}
+	case "histogram_quantile", "histogram_fraction":
+		out.Labels = slices.DeleteFunc(slices.Clone(out.Labels), func(l string) bool { return l == "le" })
+	case "label_replace", "label_join":
+		return k.relabelled(e, out)
+	}
+	return out
+}
+
+// equalities returns the labels that absent gives its result: those that must have one value.
+func equalities(e parser.Expr) []string {
+	selector, ok := e.(*parser.VectorSelector)
+	if !ok {
+		return nil
+	}
+	var out []string
+	for _, m := range selector.LabelMatchers {
+		if m.Type == labels.MatchEqual && m.Name != model.MetricNameLabel {
+			out = append(out, m.Name)
+		}
+	}
+	return out
+}
+
+func (k *checker) relabelled(e *parser.Call, a Answer) Answer {
+	texts := make([]string, len(e.Args))
+	for i, arg := range e.Args {
+		if text, ok := arg.(*parser.StringLiteral); ok {
+			texts[i] = text.Val
+		}
+	}
+	sources := texts[3:]
+	if e.Func.Name == "label_replace" {
+		sources = texts[3:4]
+	}
+	for _, source := range sources {
+		if source != "" && !a.Has(source) {
+			k.fail("%s takes the label %q, which does not exist", e.Func.Name, source)
+		}
+	}
+	a.Labels = append(slices.Clone(a.Labels), texts[1])
 	return a
-}
-
-// scopes returns the labels without which a label identifies nothing: two nodes have devices of the
-// same name, and two clusters have nodes, namespaces, claims and pods of the same name.
-func scopes() map[string][]string {
-	return map[string][]string{
-		"node": {"cluster"}, "instance": {"cluster"}, "namespace": {"cluster"},
-		"resourceclaim_name": {"cluster", "namespace"}, "pod": {"cluster", "namespace"},
-		"device": {"cluster", "node", "driver", "pool"},
-	}
-}
-
-// The labels that queries make in place of a device's node: the node, or the same value for a
-// device that several nodes offer; and the name in the cluster of a device that several nodes can
-// use.
-const (
-	scopeLabel    = "scope"
-	clusterDevice = "cluster_device"
-)
-
-// checkScopes fails for labels that are kept without a label of their scope, which the series have.
-func (k *checker) checkScopes(op parser.ItemType, kept []string, has func(label string) bool) {
-	all := scopes()
-	for _, label := range kept {
-		for _, scope := range all[label] {
-			if scope == "node" && (slices.Contains(kept, scopeLabel) || slices.Contains(kept, clusterDevice)) {
-				continue
-			}
-			if has(scope) && !slices.Contains(kept, scope) {
-				k.fail("%s keeps %q without %q: it merges what has the same name elsewhere", op, label, scope)
-			}
-		}
-	}
 }

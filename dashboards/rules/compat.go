@@ -24,7 +24,7 @@ type Replacement struct {
 // Replacements returns the rules for each exporter that has them.
 func Replacements(o Options, catalog query.Catalog) ([]Replacement, error) {
 	// The last XID stays in its own record.
-	catalog.Add(query.Family{Name: lastXID, Unit: query.Unit{Scale: 1}, Labels: strings.Split(deviceLabels, ", ")})
+	catalog.Add(query.Family{Name: lastXID, Labels: strings.Split(deviceLabels, ", ")})
 	var out []Replacement
 	var errs []error
 	for _, e := range []*otherExporter{dcgmExporter(), amdExporter()} {

@@ -27,7 +27,7 @@ func hours() []recording {
 		case of == "workload:dra_lost_share_seconds":
 			by += ", cause"
 		}
-		out = append(out, recording{name: r.name + Hourly, unit: r.unit, expr: `
+		out = append(out, recording{name: r.name + Hourly, expr: `
 			max by (` + by + `) (sum_over_time(` + r.name + `[1h] offset 5m))`})
 	}
 	return out

@@ -1,7 +1,5 @@
 package rules
 
-import "github.com/dra-exporter/dra-exporter/dashboards/query"
-
 // LostCauses are the causes of lost device-hours, in order of precedence: an hour with two causes
 // is lost once, to the first of them.
 func LostCauses() []string { return []string{"incident", "waiting", "idle", "throttled"} }
@@ -67,7 +65,6 @@ func failures() []recording {
 			    sum by (cluster) (` + failed(record, by) + `) / on (cluster) sum by (cluster) (` + exposed + `)
 			  ) > 1`
 	}
-	unit := query.Unit{Scale: 1}
 	return []recording{
 		{name: failedDevices, expr: `
 			group by (<device>) (
@@ -81,10 +78,10 @@ func failures() []recording {
 			group by (<node>) (` + failedDevices + `)`},
 		{name: devices, expr: `
 			count by (<node>) (group by (<device>) (device:dra_state:info))`},
-		{name: FailingNodes, unit: unit, expr: `
+		{name: FailingNodes, expr: `
 			` + bound(failedNodes, "<node>") + `
 			  / on (<node>) ` + exposed + ofCluster(failedNodes, "<node>")},
-		{name: FailingDevices, unit: unit, expr: `
+		{name: FailingDevices, expr: `
 			` + bound(failedDevices, "<device>") + `
 			  / on (<node>) group_left () max by (<node>) (count_over_time(` + devices + `[7d]))` +
 			ofCluster(failedDevices, "<device>")},

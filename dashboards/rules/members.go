@@ -3,8 +3,6 @@ package rules
 import (
 	"fmt"
 	"strings"
-
-	"github.com/dra-exporter/dra-exporter/dashboards/query"
 )
 
 // The records of the members of workloads: the devices that one pod of it has for itself.
@@ -55,7 +53,7 @@ const leastMembers = 3
 func members() []recording {
 	signal := func(name, expr string) recording {
 		return recording{
-			name: SignalRecord, labels: map[string]string{"signal": name}, unit: query.Unit{Unknown: true}, expr: `
+			name: SignalRecord, labels: map[string]string{"signal": name}, expr: `
 			` + memberRecord + `
 			  * on (<device>) group_left () ` + expr,
 		}
@@ -88,7 +86,7 @@ func members() []recording {
 			      rate(dra_device_io_bytes_total{link=~"nvlink|xgmi|rdma|network"}[10m])
 			    )
 			  )`),
-		{name: quietRecord, unit: query.Unit{Seconds: 1, Scale: 1}, expr: `
+		{name: quietRecord, expr: `
 			` + memberRecord + `
 			  * on (<device>) group_left () max by (<device>) (dra_claim_quiet_seconds > 0)`},
 		// All but the reasons that say that it waits for another member, and members of the last hour
@@ -118,10 +116,9 @@ func members() []recording {
 // differ. The spread is a standard deviation by the median of the distances to the median, and not
 // less than 2 % of the median.
 func stragglers() []recording {
-	unknown := query.Unit{Unknown: true}
 	return append([]recording{
 		// Most pods are a workload of their own: they are left out before sums are computed.
-		{name: comparedRecord, unit: unknown, expr: fmt.Sprintf(`
+		{name: comparedRecord, expr: fmt.Sprintf(`
 			max by (<member>, signal) (
 			  %s{%s}
 			  and on (<workload>) count by (<workload>) (group by (<member>) (%s{%s})) >= %d
@@ -129,25 +126,25 @@ func stragglers() []recording {
 			    group by (<workload>, model) (workload_device:dra_member_model:info)
 			  ) > 1
 			)`, SignalRecord, inStepOnly, memberRecord, inStepOnly, leastMembers)},
-		{name: medianRecord, unit: unknown, expr: fmt.Sprintf(`
+		{name: medianRecord, expr: fmt.Sprintf(`
 			quantile by (<workload>, signal) (0.5, %s)
 			and on (<workload>, signal) count by (<workload>, signal) (%s) >= %d`, comparedRecord,
 			comparedRecord, leastMembers)},
-		{name: spreadRecord, unit: unknown, expr: `
+		{name: spreadRecord, expr: `
 			1.4826 * quantile by (<workload>, signal) (
 			  0.5, abs(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
 			) > 0.02 * ` + medianRecord + `
 			or
 			0.02 * ` + medianRecord},
-		{name: differenceRecord, unit: unknown, expr: `
+		{name: differenceRecord, expr: `
 			` + comparedRecord + `{signal=~"tensor|utilization"} - on (<workload>, signal) group_left () ` + medianRecord + `
 			and on (<workload>) ` + medianRecord + `{signal="utilization"} > 0.3`},
-		{name: DeviationsRecord, unit: query.Unit{Scale: 1}, expr: `
+		{name: DeviationsRecord, expr: `
 			max by (<member>) (
 			  abs(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
 			    / on (<workload>, signal) group_left () (` + spreadRecord + ` > 0)
 			)`},
-		{name: excessRecord, unit: unknown, expr: `
+		{name: excessRecord, expr: `
 			` + beyond(">", "+") + `
 			or
 			` + beyond("<", "-")},

@@ -2,8 +2,6 @@ package rules
 
 import (
 	"slices"
-
-	"github.com/dra-exporter/dra-exporter/dashboards/query"
 )
 
 // recording is a recording rule. Dashboards and alerts use it in place of an expensive expression
@@ -15,10 +13,9 @@ type recording struct {
 	// more are labels that only some of the series have.
 	more []string
 	// perInterval is whether the value is the increase per evaluation interval, which is <long
-	// interval>, in unit: the rate times the interval. Its sum over any time is a total in which gaps
-	// count nothing.
+	// interval>: the rate times the interval. Its sum over any time is a total in which gaps count
+	// nothing.
 	perInterval bool
-	unit        query.Unit // if it can't be derived from the expression
 }
 
 // recordingGroup is a group of at most 20 rules, which is what Grafana Mimir accepts by default.

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
@@ -45,7 +44,7 @@ func sums() []recording {
 			count by (cluster, driver, vendor, model) (
 			  ` + offeredOnce("\n\t\t\t    max by (<device>) (device:dra_held:max)") + `
 			)`},
-		{name: "cluster:dra_utilization:count", unit: query.Unit{Scale: 1}, expr: `
+		{name: "cluster:dra_utilization:count", expr: `
 			sum by (cluster, driver, at_most) (
 			  max by (cluster, node, driver, at_most) (node:dra_utilization:count)
 			  or
@@ -113,7 +112,7 @@ func clusterDevices() []recording {
 			)
 			or
 			1 + 0 * ` + held},
-		{name: clusterDevicePart, unit: query.Unit{Scale: 1}, expr: `
+		{name: clusterDevicePart, expr: `
 			` + claims + `
 			  * on (cluster, driver, cluster_device) group_left ()
 			    (
@@ -151,23 +150,12 @@ func namespaces() []recording {
 			)`
 	}
 	var out []recording
-	for _, increase := range []struct {
-		what string
-		unit query.Unit
-	}{
-		{"allocated_share_seconds", query.Unit{Seconds: 1, Scale: 1}},
-		{"unpriced_share_seconds", query.Unit{Seconds: 1, Scale: 1}},
-		{"active_seconds", query.Unit{Seconds: 1, Scale: 1}},
-		{"energy_joules", query.Unit{Joules: 1, Scale: 1}},
-		{"cost", query.Unit{Money: 1, Scale: 1}},
-		{"idle_share_seconds", query.Unit{Seconds: 1, Scale: 1}},
-		{"idle_energy_joules", query.Unit{Joules: 1, Scale: 1}},
-		{"idle_cost", query.Unit{Money: 1, Scale: 1}},
-		{"network_bytes", query.Unit{Bytes: 1, Scale: 1}},
+	for _, what := range []string{
+		"allocated_share_seconds", "unpriced_share_seconds", "active_seconds", "energy_joules", "cost",
+		"idle_share_seconds", "idle_energy_joules", "idle_cost", "network_bytes",
 	} {
 		out = append(out, recording{
-			name: "namespace:dra_" + increase.what + ":increase", perInterval: true, unit: increase.unit,
-			expr: sum(increase.what+":rate", by),
+			name: "namespace:dra_" + what + ":increase", perInterval: true, expr: sum(what+":rate", by),
 		})
 	}
 	return out

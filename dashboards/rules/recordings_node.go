@@ -3,7 +3,6 @@ package rules
 import (
 	"strings"
 
-	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
@@ -169,11 +168,11 @@ func models() []recording {
 func capacities() []recording {
 	return []recording{
 		// How much of its capacity the claims of the node consume.
-		{name: "device:dra_consumed_capacity:ratio", unit: query.Unit{Scale: 1}, expr: `
+		{name: "device:dra_consumed_capacity:ratio", expr: `
 			sum by (<device>, resource) (max by (<claim device>, share_id, resource) (dra_claim_consumed_capacity))
 			  / on (<device>, resource) (max by (<device>, resource) (dra_device_capacity) > 0)`},
 		// The same of each claim that has a device of the cluster: pods on several nodes may use it.
-		{name: "claim_device:dra_consumed_capacity:ratio", unit: query.Unit{Scale: 1}, expr: `
+		{name: "claim_device:dra_consumed_capacity:ratio", expr: `
 			sum by (<claim device>, cluster_device, resource) (
 			  max by (<claim device>, share_id, resource) (dra_claim_consumed_capacity)
 			    * on (<device>) group_left (cluster_device) device:dra_model:info{cluster_device!=""}
@@ -213,15 +212,9 @@ const stateRecord = "device:dra_state:info"
 // deviceErrors record the time while a device's errors of a kind increase, and nothing else: what
 // was its last error is cheap to find in a day's few values.
 func deviceErrors() []recording {
-	return []recording{{
-		name: "device:dra_error:timestamp_seconds", unit: query.Unit{Seconds: 1, Scale: 1, Point: true},
-		expr: `
-			time() * group by (<device>, kind, code) (increase(dra_device_errors_total[<rate>]) > 0)`,
-	}}
+	return []recording{{name: "device:dra_error:timestamp_seconds", expr: `
+			time() * group by (<device>, kind, code) (increase(dra_device_errors_total[<rate>]) > 0)`}}
 }
-
-// perHour is the unit of prices.
-func perHour() query.Unit { return query.Unit{Money: 1, Seconds: -1, Scale: 1.0 / 3600} }
 
 // prices are how much of a whole device each device is, and what an hour of it costs. A partition
 // whose part is unknown counts as a device and has no price; nor has a device of a model without
@@ -235,7 +228,7 @@ func prices() []recording {
 		{name: "device:dra_weight:ratio", expr: `
 			(device:dra_share:ratio or group by (<device>) (device:dra_model:info))
 			  * on (<device>) group_left (model, cluster_device) device:dra_model:info`},
-		{name: "device:dra_price:per_hour", unit: perHour(), expr: `
+		{name: "device:dra_price:per_hour", expr: `
 			(
 			    <prices>
 			)
@@ -247,13 +240,13 @@ func prices() []recording {
 // costs are the costs of a day of each holder. They change only when the holder's devices do.
 func costs() []recording {
 	return []recording{
-		{name: "claim:dra_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
+		{name: "claim:dra_cost:per_day", expr: `
 			sum by (<holder>) (
 			  group by (<holder device>) (dra_claim_device_info{admin_access="false"} or ` + unclaimed + `)
 			    * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) device:dra_held:max)
 			) * 24`},
 		// Of the holders that are idle as a whole.
-		{name: "claim:dra_idle_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
+		{name: "claim:dra_idle_cost:per_day", expr: `
 			claim:dra_cost:per_day and on (<holder>) (claim:dra_idle:bool == 1)`},
 	}
 }
@@ -269,7 +262,7 @@ func sumsOfNodes() []recording {
 			count by (<node>, driver) (device:dra_model:info)`},
 		// The claimed devices by utilization, in steps of 0.1; 0 are those that do nothing. Those of the
 		// cluster are left out: the sum below has each of them by itself.
-		{name: "node:dra_utilization:count", unit: query.Unit{Scale: 1}, expr: `
+		{name: "node:dra_utilization:count", expr: `
 			count_values by (cluster, node, driver) ("at_most", ceil(10 * (` + held + `
 			  unless on (<device>) device:dra_model:info{cluster_device!=""}
 			)) / 10)`},
@@ -296,20 +289,21 @@ func nodes() []recording {
 	}
 }
 
-// readings are how long the readings of each source take: the quotient is the mean.
+// readings are how long the readings of each source take, from native histograms or from classic
+// ones.
 func readings() []recording {
-	return []recording{
-		{name: "node:dra_source_duration_seconds:rate", unit: query.Unit{Seconds: 1, Scale: 1}, expr: `
-			max by (cluster, node, source) (rate(dra_exporter_source_duration_seconds_sum[<rate>]))`},
-		{name: "node:dra_source_readings:rate", unit: query.Unit{Scale: 1}, expr: `
-			max by (cluster, node, source) (rate(dra_exporter_source_duration_seconds_count[<rate>]))`},
-	}
+	return []recording{{name: "node:dra_source_duration_seconds:mean", expr: `
+			max by (cluster, node, source) (
+			  histogram_avg(rate(dra_exporter_source_duration_seconds[<rate>]))
+			  or
+			  rate(dra_exporter_source_duration_seconds_sum[<rate>]) / rate(dra_exporter_source_duration_seconds_count[<rate>])
+			) >= 0`}}
 }
 
 // incidents are how many each node had, for dashboards of months. Nodes without one have no series.
 func incidents() []recording {
 	return []recording{{
-		name: "node:dra_incidents:increase", perInterval: true, unit: query.Unit{Scale: 1},
+		name: "node:dra_incidents:increase", perInterval: true,
 		expr: "\n\t\t\tmax by (cluster, node, kind) (rate(dra_exporter_incidents_total[<rate>])) > 0",
 	}}
 }

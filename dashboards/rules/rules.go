@@ -3,6 +3,7 @@ package rules
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -156,20 +157,10 @@ func (r *recording) rule(o *Options, catalog query.Catalog) (source, error) {
 	if err != nil {
 		return source{Rule: rule}, fmt.Errorf("record %s: %w", r.name, err)
 	}
-	family := query.Family{
-		Name: r.name, Unit: answer.Unit, Native: answer.Native, Observed: answer.Observed, Labels: answer.Labels,
-	}
-	for label := range r.labels {
-		family.Labels = append(family.Labels, label)
-	}
-	family.Labels = append(family.Labels, r.more...)
+	catalog.Add(query.Family{Name: r.name, Labels: slices.Concat(answer.Labels, slices.Collect(maps.Keys(r.labels)), r.more)})
 	if r.perInterval {
 		rule.Expr = fmt.Sprintf("(\n%s\n) * <long interval seconds>", indent(rule.Expr))
 	}
-	if r.unit != (query.Unit{}) {
-		family.Unit = r.unit
-	}
-	catalog.Add(family)
 	return source{Rule: rule}, nil
 }
 

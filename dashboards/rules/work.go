@@ -1,7 +1,5 @@
 package rules
 
-import "github.com/dra-exporter/dra-exporter/dashboards/query"
-
 // WorkRecord is the work of pods by the second, by its kind and model. A user's own rule may record
 // more kinds of it, such as samples of a training.
 const WorkRecord = "pod:dra_work:rate"
@@ -23,7 +21,7 @@ func work() []recording {
 	}
 	of := func(kind, expr string) recording {
 		return recording{
-			name: WorkRecord, labels: map[string]string{"work": kind}, unit: query.Unit{Seconds: -1, Scale: 1}, expr: `
+			name: WorkRecord, labels: map[string]string{"work": kind}, expr: `
 			sum by (<pod>, model) (` + expr + `
 			)`,
 		}
@@ -37,7 +35,7 @@ func work() []recording {
 		of("request", named("trtllm_request_success_total", "model_name, engine_type, finished_reason")),
 		of("inference", `
 			  max by (<pod>, model, version) (rate(nv_inference_count[<rate>]))`),
-		{name: "node_workload:dra_work:rate", unit: query.Unit{Seconds: -1, Scale: 1}, expr: `
+		{name: "node_workload:dra_work:rate", expr: `
 			sum by (<served>, node, model, work) (
 			  max by (<pod>, model, work) (` + WorkRecord + `)
 			    * on (<pod>) group_left (<of workload>) pod:dra_workload:info

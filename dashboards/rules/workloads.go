@@ -1,7 +1,5 @@
 package rules
 
-import "github.com/dra-exporter/dra-exporter/dashboards/query"
-
 // workloadsOfNodes are what each workload holds and uses on each node, by the second, and what
 // happens to its devices, by driver: a workload is what a pod is a part of by dra_pod_info, such as
 // a JobSet or a Deployment. Nothing is counted twice if an exporter is scraped twice, and the
@@ -113,15 +111,14 @@ const onDevice = `
 // workloads are the workloads over all nodes. The pods of each node have the part of a device of
 // the cluster that [clusterDevices] recorded last, up to an interval before.
 func workloads() []recording {
-	seconds := query.Unit{Seconds: 1, Scale: 1}
-	increase := func(what, expr string, unit query.Unit) recording {
-		return recording{name: "workload:dra_" + what + ":increase", perInterval: true, unit: unit, expr: expr}
+	increase := func(what, expr string) recording {
+		return recording{name: "workload:dra_" + what + ":increase", perInterval: true, expr: expr}
 	}
 	sum := func(what, more string) string {
 		return `
 			sum by (<workload>` + more + `) (max by (<workload>, node` + more + `) (node_workload:dra_` + what + `:rate))`
 	}
-	dividedBy := func(what, more string, unit query.Unit) recording {
+	dividedBy := func(what, more string) recording {
 		record := "node_workload:dra_" + what + ":rate"
 		return increase(what, `
 			sum by (<workload>`+more+`) (
@@ -130,23 +127,22 @@ func workloads() []recording {
 			  max by (<workload>, node, cluster_device`+more+`) (`+record+`{cluster_device!=""})
 			    * on (cluster, node, driver, cluster_device) group_left ()
 			      max by (cluster, node, driver, cluster_device) (`+clusterDevicePart+`)
-			)`, unit)
+			)`)
 	}
-	divided := func(what string, unit query.Unit) recording { return dividedBy(what, "", unit) }
+	divided := func(what string) recording { return dividedBy(what, "") }
 	return []recording{
-		divided("allocated_share_seconds", seconds),
-		divided("active_seconds", seconds),
-		divided("idle_share_seconds", seconds),
-		divided("stalled_share_seconds", seconds),
-		divided("flop_share_seconds", seconds),
-		divided("flop_measured_share_seconds", seconds),
-		divided("energy_joules", query.Unit{Joules: 1, Scale: 1}),
-		dividedBy("lost_share_seconds", ", cause", seconds),
+		divided("allocated_share_seconds"),
+		divided("active_seconds"),
+		divided("idle_share_seconds"),
+		divided("stalled_share_seconds"),
+		divided("flop_share_seconds"),
+		divided("flop_measured_share_seconds"),
+		divided("energy_joules"),
+		dividedBy("lost_share_seconds", ", cause"),
 		increase("work", `
-			sum by (<served>, model, work) (max by (<served>, node, model, work) (node_workload:dra_work:rate))`,
-			query.Unit{Scale: 1}),
-		increase("errors", sum("errors", ", kind"), query.Unit{Scale: 1}),
-		increase("throttled_seconds", sum("throttled_seconds", ""), seconds),
+			sum by (<served>, model, work) (max by (<served>, node, model, work) (node_workload:dra_work:rate))`),
+		increase("errors", sum("errors", ", kind")),
+		increase("throttled_seconds", sum("throttled_seconds", "")),
 		{name: "workload:dra_memory_used_peak_bytes:max", expr: `
 			max by (<workload>) (node_workload:dra_memory_used_peak_bytes:max)`},
 		{name: "workload:dra_devices:count", expr: `

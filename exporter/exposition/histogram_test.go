@@ -106,28 +106,12 @@ func TestClassicBounds(t *testing.T) {
 	}
 }
 
-// BenchmarkNativeHistogram is one with as many buckets as there can be.
-func BenchmarkNativeHistogram(b *testing.B) {
-	var h distribution.Histogram
-	for i := range distribution.MaxBuckets {
-		h.Observe(distribution.Bound(distribution.Schema, i), float64(1000*(1+i%7)))
-	}
-	f, l := powerFamily(), (*labels)(nil).with("namespace", "team", "resourceclaim_name", "c0")
-	var body []byte
-	b.ReportAllocs()
-	for b.Loop() {
-		body = protobufFormat{}.histogram(body[:0], f, l, &h, 1_000_000_001, false)
-	}
-	b.SetBytes(int64(len(body)))
-	b.ReportMetric(float64(len(body)), "B/histogram")
-}
-
-// A histogram of the registry has buckets only where classic ones are chosen, else its sum and
-// count.
+// A histogram of the registry has classic buckets only where they are chosen, else its sum and
+// count. In protobuf it is a native one.
 func TestOwnBuckets(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	h := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "dra_exporter_x_seconds", Help: "x.", Buckets: []float64{1, 2},
+		Name: "dra_exporter_x_seconds", Help: "x.", Buckets: []float64{1, 2}, NativeHistogramBucketFactor: 1.1,
 	})
 	registry.MustRegister(h)
 	h.Observe(1.5)
@@ -143,7 +127,8 @@ func TestOwnBuckets(t *testing.T) {
 				var got dto.MetricFamily
 				must.Do(t, protodelim.UnmarshalFrom(&out, &got))
 				h := got.Metric[0].Histogram
-				expect.That(t, h.GetSampleSum() == 1.5 && h.GetSampleCount() == 1 && len(h.Bucket) == buckets-1,
+				expect.That(t, h.GetSampleSum() == 1.5 && h.GetSampleCount() == 1 && len(h.Bucket) == buckets-1 &&
+					h.GetSchema() == 3 && len(h.PositiveSpan) == 1,
 					"%s, protobuf: %v", choice, h)
 				continue
 			}

@@ -18,7 +18,6 @@ type Evidence struct {
 	listed      map[podresources.Pod]*listedPod
 	allocations []podresources.Allocation     // of the last answer, with those of kept pods
 	given       []podresources.Allocation     // of the last answer, unchanged
-	filled      bool                          // allocations has rows of kept pods
 	identified  bool                          // the UID of a listed pod has become known since allocations were set
 	asked       time.Time                     // when the last answer was requested; zero: there was none
 	failing     time.Time                     // since when the kubelet has not answered; zero: it answers

@@ -1,7 +1,6 @@
 package holders
 
 import (
-	"maps"
 	"reflect"
 	"slices"
 
@@ -11,54 +10,46 @@ import (
 
 // list adds the rows of an allocation in the kubelet's answer.
 func (r *resolver) list(a podresources.Allocation, health map[driver.ID]podresources.DeviceHealth) {
-	claim := r.claims[a.Claim]
-	of := health[a.Device]
-	a.Health, a.HealthReason = of.Health, of.Message
-	shares := unlistedShares(&claim, &a)
+	c := r.claim(a.Claim)
+	a.Health, a.HealthReason = health[a.Device].Health, health[a.Device].Message
+	shares := unlistedShares(&c.ClaimFacts, &a)
 	if len(shares) == 0 {
-		claim.Complete(&a)
+		c.Complete(&a)
 	}
-	a.Holders = r.listedHolders(&a, &claim, len(shares) > 0)
+	a.Holders = r.listedHolders(&a, c, len(shares) > 0)
 	if len(shares) == 0 {
-		r.addListed(a, &claim)
-		return
+		r.addListed(a, c)
 	}
 	for _, share := range shares {
 		b := a
 		b.ShareID, b.Holders = share, slices.Clone(a.Holders)
-		claim.Complete(&b)
-		r.addListed(b, &claim)
+		c.Complete(&b)
+		r.addListed(b, c)
 	}
 }
 
 // listedHolders returns those of the listed holders that hold the device, with their holds. It
 // records where they disagree with the claim.
-func (r *resolver) listedHolders(
-	a *podresources.Allocation, claim *podresources.ClaimFacts, shares bool,
-) (holders []podresources.Holder) {
+func (r *resolver) listedHolders(a *podresources.Allocation, c *claimUse, shares bool) []podresources.Holder {
+	var holders []podresources.Holder
 	for group := range groups(a.Holders) {
-		p := r.pod(&group[0])
+		p, reason := r.pod(&group[0]), podresources.ReasonListed
 		if p == nil {
-			p = r.reservedPod(&group[0], a.Claim)
+			p = r.reservedPod(&group[0], c)
 		}
-		var conflict, allocated bool // allocated: only the claim's allocation is used
 		if p != nil {
-			if r.over(p, claim) {
+			if r.over(p, &c.ClaimFacts) {
 				continue
 			}
-			if conflict, allocated = r.disagree(p, a, claim, shares); allocated {
+			if reason = r.compare(p, a, c, shares); reason == "" {
 				continue
 			}
 		}
-		hold := r.listedHold(p, group[0].Pod)
-		if conflict && hold.Reason == podresources.ReasonListed {
-			hold.Reason = podresources.ReasonOther
-		}
+		hold := r.listedHold(p, group[0].Pod, reason)
 		for _, h := range group {
-			if p != nil {
-				h = r.describe(p, h, a.Claim)
+			if h.Hold = hold; p != nil {
+				h.UID, h.Meta, h.ClaimName = p.UID, p.Meta, r.podOf(p.UID).nameOf(a.Claim)
 			}
-			h.Hold = hold
 			holders = append(holders, h)
 		}
 	}
@@ -68,50 +59,33 @@ func (r *resolver) listedHolders(
 // addListed adds a row that the kubelet lists. If the claim is reserved, but for none of the row's
 // holders, it was read before it was reserved for them, or it is an earlier claim with the name:
 // the row has no UID of the claim until more is known.
-func (r *resolver) addListed(a podresources.Allocation, claim *podresources.ClaimFacts) {
+func (r *resolver) addListed(a podresources.Allocation, c *claimUse) {
 	reserved := func(h podresources.Holder) bool {
-		_, reserved := claim.Reserved[h.UID]
+		_, reserved := c.Reserved[h.UID]
 		return reserved || h.UID == ""
 	}
-	if len(claim.Reserved) > 0 && !claim.ReservedOther && !slices.ContainsFunc(a.Holders, reserved) {
+	if len(c.Reserved) > 0 && !c.ReservedOther && !slices.ContainsFunc(a.Holders, reserved) {
 		a.ClaimUID = ""
 	}
-	r.add(a)
+	r.add(a, c)
 }
 
-// describe returns the holder with what is known about its pod.
-func (r *resolver) describe(p *pod, h podresources.Holder, claim podresources.Claim) podresources.Holder {
-	if p.UID != "" {
-		h.UID = p.UID
-	}
-	h.Meta = p.Meta
-	h.ClaimName = r.named[podUse{p.UID, claim}]
-	return h
-}
-
-// complete adds the rows and holders that the kubelet does not list.
-func (r *resolver) complete() {
-	for _, claim := range slices.SortedFunc(maps.Keys(r.used), podresources.Claim.Compare) {
-		r.completeClaim(claim)
-	}
-}
-
-func (r *resolver) completeClaim(claim podresources.Claim) {
-	facts, known := r.claims[claim]
-	listed := r.ofClaim[claim]
+// complete adds the rows and holders of a claim that the kubelet does not list.
+func (r *resolver) complete(claim podresources.Claim, c *claimUse) {
+	listed := c.rows
 	holders := r.holders(listed)
-	for _, u := range r.used[claim] {
+	for _, u := range c.uses {
 		switch {
-		case r.over(u.pod, &facts):
-		case gives(&facts, u.pod):
-			reason := reservedReason(u.pod, &facts)
-			if r.others[podUse{u.pod.UID, claim}] {
+		case r.over(u.pod, &c.ClaimFacts):
+		case gives(&c.ClaimFacts, u.pod):
+			reason := reservedReason(u.pod, &c.ClaimFacts)
+			if u.other {
 				reason = podresources.ReasonUnused
 			}
-			for i := range facts.Results {
-				r.hold(holders, r.row(claim, &facts, &facts.Results[i]), u, reason)
+			for i := range c.Results {
+				r.hold(holders, r.row(claim, c, &c.Results[i]), u, reason)
 			}
-		case u.pod.Started && (!known || stale(&facts, u.pod)):
+		case u.pod.Started && (!c.known || stale(&c.ClaimFacts, u.pod)):
 			for _, i := range listed {
 				r.hold(holders, i, u, podresources.ReasonReserved)
 			}
@@ -120,16 +94,15 @@ func (r *resolver) completeClaim(claim podresources.Claim) {
 }
 
 // row returns the position of the row for a device of a claim. It adds the row if there is none.
-func (r *resolver) row(claim podresources.Claim, facts *podresources.ClaimFacts, result *podresources.ClaimResult) int {
-	key := rowKey{claim: claim, device: result.Device, shareID: result.ShareID}
-	if i, known := r.position[key]; known {
-		return i
-	}
+func (r *resolver) row(claim podresources.Claim, c *claimUse, result *podresources.ClaimResult) int {
 	a := podresources.Allocation{
 		Claim: claim, Device: result.Device, ShareID: result.ShareID, State: podresources.StateAllocated,
 	}
-	facts.Complete(&a)
-	r.add(a)
+	if i, known := r.position[rowKeyOf(&a)]; known {
+		return i
+	}
+	c.Complete(&a)
+	r.add(a, c)
 	return len(r.rows) - 1
 }
 
@@ -164,10 +137,10 @@ func reservedReason(p *pod, claim *podresources.ClaimFacts) podresources.Reason 
 	}
 }
 
-// listedHold returns the hold, with its reason, of a pod that the kubelet lists. p is nil if no
-// object of the pod is known.
-func (r *resolver) listedHold(p *pod, name podresources.Pod) *podresources.Hold {
-	l, h := r.listed[name], &podresources.Hold{Reason: podresources.ReasonListed}
+// listedHold returns the hold of a pod that the kubelet lists. reason is that of its last answer. p
+// is nil if no object of the pod is known.
+func (r *resolver) listedHold(p *pod, name podresources.Pod, reason podresources.Reason) *podresources.Hold {
+	l, h := r.listed[name], &podresources.Hold{Reason: reason}
 	if p != nil {
 		h.Wanted = p.seen
 	}
@@ -183,9 +156,9 @@ func (r *resolver) listedHold(p *pod, name podresources.Pod) *podresources.Hold 
 }
 
 // add adds a row.
-func (r *resolver) add(a podresources.Allocation) {
+func (r *resolver) add(a podresources.Allocation, c *claimUse) {
 	r.position[rowKeyOf(&a)] = len(r.rows)
-	r.ofClaim[a.Claim] = append(r.ofClaim[a.Claim], len(r.rows))
+	c.rows = append(c.rows, len(r.rows))
 	r.rows = append(r.rows, a)
 }
 
@@ -239,12 +212,13 @@ func (e *Evidence) setRows() {
 			rows = append(rows, a)
 		}
 	}
-	e.filled, e.identified = false, false
+	e.identified = false
+	filled := false
 	for _, a := range e.allocations {
 		if a.Holders = e.holdersOf(&a, true); len(a.Holders) == 0 {
 			continue
 		}
-		e.filled = true
+		filled = true
 		i := slices.IndexFunc(rows, func(o podresources.Allocation) bool { return o.Compare(a) == 0 })
 		if i < 0 {
 			rows = append(rows, a)
@@ -254,7 +228,7 @@ func (e *Evidence) setRows() {
 		podresources.SortHolders(&rows[i])
 	}
 	switch {
-	case e.filled:
+	case filled:
 		slices.SortFunc(rows, podresources.Allocation.Compare)
 	case same:
 		rows = e.given

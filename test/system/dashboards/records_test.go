@@ -10,7 +10,8 @@ import (
 )
 
 // TestRecords evaluates records: the states of a partitioned and an unhealthy device, the kind of a
-// device's last error long after it, as on the Fleet dashboard, and the number of incidents.
+// device's last error long after it, as on the Fleet dashboard, the number of incidents, and how
+// long readings take, from native histograms and from classic ones.
 func TestRecords(t *testing.T) {
 	t.Parallel()
 	once := func(at int) course {
@@ -52,6 +53,17 @@ func TestRecords(t *testing.T) {
 	} {
 		fmt.Fprintf(&file, "  - {eval_time: 110m, expr: %q, exp_samples: [%s]}\n", expr, samples)
 	}
+	const duration = "dra_exporter_source_duration_seconds"
+	file.WriteString("- interval: 1m\n  input_series:\n")
+	for series, values := range map[string]string{
+		duration + `{source="native"`: risingHistogram, duration + `_sum{source="classic"`: "0+30x60",
+		duration + `_count{source="classic"`: "0+60x60", duration + `_sum{source="hangs"`: "30x60",
+		duration + `_count{source="hangs"`: "60x60",
+	} {
+		fmt.Fprintf(&file, "  - {series: '%s, %s}', values: '%s'}\n", series, target, values)
+	}
+	file.WriteString("  promql_expr_test:\n  - {eval_time: 50m, expr: max by (source) (node:dra_source_duration_seconds:mean), " +
+		`exp_samples: [{labels: '{source="native"}', value: 4.5}, {labels: '{source="classic"}', value: 0.5}]}`)
 	testRules(t, allGroups(t), file.String())
 }
 
