@@ -3,7 +3,6 @@ package chart
 import (
 	"maps"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -193,46 +192,6 @@ func TestNoPrices(t *testing.T) {
 	if !seen {
 		t.Error("no rule has prices")
 	}
-}
-
-// Each alert can be switched off, which changes no other one.
-func TestSingleAlerts(t *testing.T) {
-	t.Parallel()
-	shipped := renderRules(t, values{})
-	var alerts [2][]string // every other alert
-	n := 0
-	for _, g := range shipped {
-		for i := range g.Rules {
-			if id := g.Rules[i].id(); id != "" {
-				alerts[n%2] = append(alerts[n%2], id)
-				n++
-			}
-		}
-	}
-	for _, ids := range alerts {
-		want, off := shipped, values{}
-		for _, id := range ids {
-			want, off[id] = without(want, id), values{"enabled": false}
-		}
-		if diff := cmp.Diff(want, renderRules(t, values{"alerts": off})); diff != "" {
-			t.Errorf("%v are off: %s", ids, diff)
-		}
-	}
-	if n < 20 {
-		t.Errorf("%d alerts", n)
-	}
-}
-
-// without returns the groups without an alert.
-func without(groups []ruleGroup, id string) []ruleGroup {
-	var out []ruleGroup
-	for _, g := range groups {
-		g.Rules = slices.DeleteFunc(slices.Clone(g.Rules), func(r rule) bool { return r.id() == id })
-		if len(g.Rules) > 0 {
-			out = append(out, g)
-		}
-	}
-	return out
 }
 
 func renderError(v values) ([]string, error) {
