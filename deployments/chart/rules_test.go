@@ -199,7 +199,8 @@ func renderError(v values) ([]string, error) {
 	return renderShipped(Release{Name: "a", Namespace: "x", Values: values{"prometheusRule": v}}, false)
 }
 
-// Severity, durations, labels and ignored namespaces of one alert are those of its values.
+// Severity, durations, labels and ignored namespaces of one alert are those of its values. Another
+// one is off.
 func TestChangedAlert(t *testing.T) {
 	const idle, unprepared = "DRAClaimIdle", "DRAClaimNotPrepared"
 	changed := renderRules(t, values{
@@ -209,7 +210,7 @@ func TestChangedAlert(t *testing.T) {
 				"severity": "page", "for": "1h", "keepFiringFor": "10m", "labels": values{"team": "ml", "severity": "x"},
 				"ignoreNamespaces": []any{"test"},
 			},
-			unprepared: values{"for": "20m"},
+			unprepared: values{"for": "20m"}, "DRAClaimPartlyIdle": values{"enabled": false},
 		},
 	})
 	seen := map[string]rule{}
@@ -223,6 +224,9 @@ func TestChangedAlert(t *testing.T) {
 		for _, r := range g.Rules {
 			shipped[r.id()] = r
 		}
+	}
+	if _, is := seen["DRAClaimPartlyIdle"]; is || len(seen) != len(shipped)-1 {
+		t.Errorf("of %d rules, one of which is off, there are %d", len(shipped), len(seen))
 	}
 	want := shipped[idle]
 	want.Expr = "(\n  " + strings.ReplaceAll(want.Expr, "\n", "\n  ") +
