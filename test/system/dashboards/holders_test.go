@@ -71,8 +71,8 @@ func panelQuery(t *testing.T, board, title string, target int) string {
 	return queryOf(t, board, title, func(i int, _ grafana.Target) bool { return i == target })
 }
 
-// queryOf returns the first query of a panel that is wanted, over 15 minutes, with all values of the
-// variables.
+// queryOf returns the first query of a panel that is wanted, over 15 minutes, with all values of
+// the variables.
 func queryOf(t *testing.T, board, title string, wanted func(i int, target grafana.Target) bool) string {
 	t.Helper()
 	for _, b := range grafana.Boards() {
