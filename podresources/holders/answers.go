@@ -65,7 +65,6 @@ func (e *Evidence) answer(a *Answer) {
 	next := e.listPodsOf(a)
 	for name, before := range e.listed {
 		if _, has := a.Pods[name]; has {
-			e.replacePod(before.uid, next[name].uid, a.Asked)
 			continue
 		}
 		if l := e.unlistPod(name, before, a); l != nil {

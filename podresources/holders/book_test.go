@@ -249,10 +249,10 @@ func TestBookIsBounded(t *testing.T) {
 	expect.That(t, b.evidence.pods["uid-10"] == nil && b.evidence.pods["uid-11"] != nil, "not the oldest are forgotten")
 	b.PodDeleted("last", at(3*maxPods).Add(2*keepDeleted))
 	expect.Is(t, len(b.evidence.pods), 1, "pods that were deleted are remembered after a while")
-	for i := range maxNominated + 10 {
+	for i := range 2*maxPods + 10 {
 		b.NominatedChanged(PodFacts{Pod: podNamed(fmt.Sprint(i)), UID: fmt.Sprint("n-", i), Nominated: true}, at(i))
 	}
-	expect.Is(t, b.NumPods(), maxNominated, "nominated pods")
+	expect.Is(t, len(b.evidence.pods), 2*maxPods, "pods")
 }
 
 // The cost of a tick with 64 devices and 500 pods: an answer, and the decision who holds what.

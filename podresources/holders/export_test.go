@@ -69,8 +69,7 @@ func (b *Book) Clone() *Book {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := &Book{
-		version: b.version, nextChange: b.nextChange, last: b.last, answeredVersion: -1,
-		changed: b.changed, knownUntil: b.knownUntil, believed: b.believed,
+		nextChange: b.nextChange, last: b.last, changed: b.changed, knownUntil: b.knownUntil, believed: b.believed,
 	}
 	c.evidence = b.evidence
 	e := &c.evidence

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -69,6 +70,7 @@ func (e *Evidence) put(p *pod) {
 		e.named[p.Pod] = append(e.named[p.Pod], p.UID)
 	}
 	e.pods[p.UID], e.changed = p, true
+	e.podsChanged = driver.Later(e.podsChanged, driver.Later(p.seen, p.since))
 }
 
 // drop forgets a pod.
@@ -156,41 +158,43 @@ func (p *pod) learnNames(from *podresources.PodFacts) {
 	}
 }
 
-// listPods processes a complete list of the node's pods. A pod that a list of the API server lacks
-// was deleted. The kubelet's own list may be incomplete, for example after a restart: for a pod
+// PodsListed processes a complete list of the pods that are bound to the node, from the kubelet
+// (local) or from the API server. A pod that a list of the API server lacks was deleted. The kubelet's own list may be incomplete, for example after a restart: for a pod
 // that it lacks, its PodResources answers decide, and the pod is forgotten if a conclusive answer
 // lacks it too. A pod that is over is remembered for keepDeleted: the API server may report it as
 // running long after the kubelet has forgotten it.
-func (e *Evidence) listPods(pods []podresources.PodFacts, local bool, asked time.Time) {
-	there := make(map[string]bool, len(pods))
-	names := make(map[podresources.Pod]bool, len(pods))
-	for i := range pods {
-		if there[pods[i].UID] || len(there) == maxPods {
-			continue
+func (b *Book) PodsListed(pods []podresources.PodFacts, local bool, asked time.Time) {
+	b.update(func(e *Evidence) bool {
+		b.podsSeen = driver.Later(b.podsSeen, asked)
+		there := make(map[string]bool, len(pods))
+		names := make(map[podresources.Pod]bool, len(pods))
+		for i := range pods {
+			if there[pods[i].UID] || len(there) == maxPods {
+				continue
+			}
+			there[pods[i].UID], names[pods[i].Pod] = true, true
+			if p := e.pods[pods[i].UID]; p != nil && p.state == Deleted && p.since.Before(asked) && !p.finished() {
+				e.put(p.apply(relisted, asked))
+			}
+			e.setPod(pods[i], asked)
 		}
-		there[pods[i].UID], names[pods[i].Pod] = true, true
-		if p := e.pods[pods[i].UID]; p != nil && p.state == Deleted && p.since.Before(asked) && !p.finished() {
-			e.put(p.apply(relisted, asked))
+		for uid, p := range e.pods {
+			l := e.listed[p.Pod]
+			switch {
+			case there[uid], p.state == Waiting, p.state == Deleted, !p.seen.Before(asked):
+			case !local && !p.Static:
+				e.put(p.bury(asked))
+			case p.state.over() && p.Static || !p.state.over() && names[p.Pod] && (l == nil || l.uid != uid):
+				e.drop(uid)
+			case p.missing.IsZero():
+				after := *p
+				after.missing = asked
+				e.put(&after)
+			}
 		}
-		e.setPod(pods[i], asked)
-	}
-	for uid, p := range e.pods {
-		if there[uid] || p.state == Waiting || p.state == Deleted || !p.seen.Before(asked) {
-			continue
-		}
-		l := e.listed[p.Pod]
-		switch {
-		case !local && !p.Static:
-			e.put(p.bury(asked))
-		case p.state.over() && p.Static || !p.state.over() && names[p.Pod] && (l == nil || l.uid != uid):
-			e.drop(uid)
-		case p.missing.IsZero():
-			after := *p
-			after.missing = asked
-			e.put(&after)
-		}
-	}
-	e.trimPods(asked)
+		e.trimPods(asked)
+		return true
+	})
 }
 
 // setPod processes a new object of a pod. A deleted pod comes back only with a list.
@@ -198,8 +202,6 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
 	before := e.pods[facts.UID]
 	switch {
 	case before == nil && len(e.pods) >= 2*maxPods, before != nil && before.state == Deleted:
-		return
-	case before == nil && facts.Nominated && e.numWaiting() >= maxNominated:
 		return
 	}
 	after := merge(before, facts, at)
@@ -281,28 +283,30 @@ func (p *pod) bury(at time.Time) *pod {
 	return gone
 }
 
-// deletePod processes the deletion of a pod, which is remembered for keepDeleted. A static pod is
-// forgotten instead: it may come back with its UID, the deletion of its mirror pod at the API
-// server does not end it, and it has no claims, so that it holds what the kubelet lists.
-func (e *Evidence) deletePod(uid string, at time.Time) {
-	p := e.pods[uid]
-	switch {
-	case p == nil && podresources.IsStaticUID(uid):
-		return
-	case p == nil:
-		if len(e.pods) >= 2*maxPods {
-			return
+// PodDeleted processes the deletion of a pod, which is remembered for keepDeleted. Its UID never
+// holds a device again, unless a list that is requested later has it. A static pod is forgotten
+// instead: it may come back with its UID, the deletion of its mirror pod at the API server does not
+// end it, and it has no claims, so that it holds what the kubelet lists.
+func (b *Book) PodDeleted(uid string, at time.Time) {
+	b.update(func(e *Evidence) bool {
+		b.changed, b.podsSeen = at, driver.Later(b.podsSeen, at)
+		p := e.pods[uid]
+		switch {
+		case p == nil && (podresources.IsStaticUID(uid) || len(e.pods) >= 2*maxPods):
+			return true
+		case p == nil:
+			p = &pod{PodFacts: podresources.PodFacts{UID: uid}, seen: at}
+		case p.Static:
+			e.drop(uid)
+			return true
 		}
-		p = &pod{PodFacts: podresources.PodFacts{UID: uid}, seen: at}
-	case p.Static:
-		e.drop(uid)
-		return
-	}
-	if !p.ends() && !p.state.over() {
-		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: uid}, e.asked)
-	}
-	e.put(p.bury(at))
-	e.trimPods(at)
+		if !p.ends() && !p.state.over() {
+			e.changes.add(podresources.Change{At: at, Gone: true, PodUID: uid}, e.asked)
+		}
+		e.put(p.bury(at))
+		e.trimPods(at)
+		return true
+	})
 }
 
 // forgotten returns since when neither the kubelet nor the API server has a pod that is over; zero:
@@ -341,18 +345,21 @@ func (e *Evidence) trimPods(now time.Time) {
 	}
 }
 
-// listNominated processes a complete list of the pods that wait to be bound to the node.
-func (e *Evidence) listNominated(pods []podresources.PodFacts, asked time.Time) {
-	there := make(map[string]bool, len(pods))
-	for i := range pods {
-		there[pods[i].UID] = true
-		e.setPod(pods[i], asked)
-	}
-	for uid, p := range e.pods {
-		if p.state == Waiting && !there[uid] && p.seen.Before(asked) {
-			e.leaveNominated(uid, asked)
+// NominatedListed processes a complete list of the pods that wait to be bound to the node.
+func (b *Book) NominatedListed(pods []podresources.PodFacts, asked time.Time) {
+	b.update(func(e *Evidence) bool {
+		there := make(map[string]bool, len(pods))
+		for i := range pods {
+			there[pods[i].UID] = true
+			e.setPod(pods[i], asked)
 		}
-	}
+		for uid, p := range e.pods {
+			if !there[uid] && p.seen.Before(asked) {
+				e.leaveNominated(uid, asked)
+			}
+		}
+		return true
+	})
 }
 
 // leaveNominated processes the end of a pod's nomination.
@@ -362,16 +369,6 @@ func (e *Evidence) leaveNominated(uid string, at time.Time) {
 		after.left = at
 		e.put(&after)
 	}
-}
-
-func (e *Evidence) numWaiting() int {
-	n := 0
-	for _, p := range e.pods {
-		if p.state == Waiting {
-			n++
-		}
-	}
-	return n
 }
 
 // uidOf returns the UID of the newest pod with that name, "" if none is known.

@@ -146,7 +146,7 @@ func (r *resolver) listedHold(p *pod, name podresources.Pod, reason podresources
 	}
 	switch {
 	case l != nil && !l.unlistedSince.IsZero():
-		h.Reason, h.Since = l.kept, l.unlistedSince
+		h.Reason, h.Since = podresources.Reason(l.kept), l.unlistedSince
 	case !r.failing.IsZero() && r.now.Sub(r.failing) >= unansweredAfter:
 		h.Reason, h.Since = podresources.ReasonNoAnswer, r.failing
 	case p != nil && p.state == Ending:
