@@ -92,7 +92,12 @@ func (r *resolver) compare(p *pod, a *podresources.Allocation, c *claimUse, shar
 	case !c.usedBy(p): // no object of the pod is known
 		c.uses = append(c.uses, use{pod: p})
 	}
-	conflict.Kind, conflict.Allocated = ConflictDevice, r.notListed(c, a)
+	conflict.Kind = ConflictDevice
+	for i := range slices.Backward(c.Results) {
+		if id := c.Results[i].Device; !slices.Contains(c.listed, id) {
+			conflict.Allocated = id // the first one
+		}
+	}
 	r.conflicts = append(r.conflicts, conflict)
 	if p.state != Running || !p.Started || p.seen.IsZero() || !p.since.Before(r.asked) {
 		return ""
@@ -102,17 +107,4 @@ func (r *resolver) compare(p *pod, a *podresources.Allocation, c *claimUse, shar
 		c.uses[i].other = c.uses[i].other || c.uses[i].pod.UID == p.UID
 	}
 	return podresources.ReasonOther
-}
-
-// notListed returns the first device of the claim that the kubelet does not list for it.
-func (r *resolver) notListed(c *claimUse, of *podresources.Allocation) driver.ID {
-	for i := range c.Results {
-		id := c.Results[i].Device
-		if !slices.ContainsFunc(r.allocations, func(a podresources.Allocation) bool {
-			return a.Claim == of.Claim && a.Device == id
-		}) {
-			return id
-		}
-	}
-	return driver.ID{}
 }

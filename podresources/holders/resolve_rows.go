@@ -213,29 +213,35 @@ func (e *Evidence) setRows() {
 		}
 	}
 	e.identified = false
-	filled := false
+	listed := len(rows)
 	for _, a := range e.allocations {
-		if a.Holders = e.holdersOf(&a, true); len(a.Holders) == 0 {
-			continue
-		}
-		filled = true
-		i := slices.IndexFunc(rows, func(o podresources.Allocation) bool { return o.Compare(a) == 0 })
-		if i < 0 {
+		if a.Holders = e.holdersOf(&a, true); len(a.Holders) > 0 {
 			rows = append(rows, a)
-			continue
 		}
-		rows[i].Holders = slices.Concat(rows[i].Holders, a.Holders)
-		podresources.SortHolders(&rows[i])
 	}
-	switch {
-	case filled:
-		slices.SortFunc(rows, podresources.Allocation.Compare)
-	case same:
+	if len(rows) > listed {
+		rows = merged(rows)
+	} else if same {
 		rows = e.given
 	}
 	if !reflect.DeepEqual(rows, e.allocations) {
 		e.allocations = rows
 	}
+}
+
+// merged returns the rows in order. Equal ones become one, with the holders of all.
+func merged(rows []podresources.Allocation) []podresources.Allocation {
+	slices.SortStableFunc(rows, podresources.Allocation.Compare)
+	out := rows[:0]
+	for _, a := range rows {
+		if n := len(out); n > 0 && out[n-1].Compare(a) == 0 {
+			out[n-1].Holders = slices.Concat(out[n-1].Holders, a.Holders)
+			podresources.SortHolders(&out[n-1])
+			continue
+		}
+		out = append(out, a)
+	}
+	return out
 }
 
 // holdersOf returns the holders of a row that are listed, or that are kept, with the UIDs of the

@@ -37,7 +37,7 @@ func (r *resolver) wanted() Wanted {
 		}
 		slices.Sort(c.pods)
 		out.Claims[claim] = WantedClaim{
-			Users:     strconv.Itoa(c.devices) + " " + strings.Join(slices.Compact(c.pods), " "),
+			Users:     strconv.Itoa(len(c.listed)) + " " + strings.Join(slices.Compact(c.pods), " "),
 			Disagrees: c.disagrees,
 		}
 	}
