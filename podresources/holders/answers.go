@@ -72,8 +72,8 @@ func (e *Evidence) answer(a *Answer) {
 		}
 	}
 	e.endUnlisted(next, a)
-	e.listed, e.given, e.asked = next, a.Allocations, a.Asked
-	e.setRows()
+	e.listed, e.asked = next, a.Asked
+	e.takeRows(a.Allocations)
 }
 
 // listPodsOf returns the pods that an answer lists.

@@ -44,9 +44,6 @@ func (b *Book) update(change func(e *Evidence) (held bool)) {
 	b.mu.Lock()
 	b.evidence.changed = false
 	held := change(&b.evidence)
-	if b.evidence.identified {
-		b.evidence.setRows()
-	}
 	if b.evidence.changed {
 		b.decided, b.settled = false, false
 	}

@@ -17,8 +17,6 @@ type Evidence struct {
 	kubelet     kubelet
 	listed      map[podresources.Pod]*listedPod
 	allocations []podresources.Allocation     // of the last answer, with those of kept pods
-	given       []podresources.Allocation     // of the last answer, unchanged
-	identified  bool                          // the UID of a listed pod has become known since allocations were set
 	asked       time.Time                     // when the last answer was requested; zero: there was none
 	failing     time.Time                     // since when the kubelet has not answered; zero: it answers
 	grace       time.Duration                 // how long a pod with an unknown cgroup is kept after a restart

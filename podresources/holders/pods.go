@@ -242,7 +242,7 @@ func (e *Evidence) identify(name podresources.Pod, uid string) {
 	if l := e.listed[name]; l != nil && l.uid == "" {
 		known := *l
 		known.uid = uid
-		e.listed[name], e.changed, e.identified = &known, true, true
+		e.listed[name], e.changed = &known, true
 	}
 }
 

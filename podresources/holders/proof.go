@@ -236,10 +236,7 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 			e.put(p.apply(cgroupGone, at))
 		}
 	}
-	if len(e.listed) != before {
-		e.changed = true
-		e.setRows()
-	}
+	e.changed = e.changed || len(e.listed) != before
 }
 
 // unsureOf returns the UIDs of the pods for which the state of the cgroup decides what they hold.

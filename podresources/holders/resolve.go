@@ -53,19 +53,20 @@ type Holdings struct {
 func Holds(e *Evidence, now time.Time) Holdings {
 	r := resolver{
 		Evidence: e, now: now, uses: map[podresources.Claim]*claimUse{}, copies: map[string]*pod{},
-		lists: map[string][]podresources.Claim{}, position: map[rowKey]int{}, unresolved: map[unresolved]bool{},
+		lists: map[string][]podresources.Claim{}, unresolved: map[unresolved]bool{},
 	}
-	for i := range e.allocations {
-		r.noteListed(&e.allocations[i])
+	rows := e.listedRows()
+	for i := range rows {
+		r.noteListed(&rows[i])
 	}
 	for _, p := range e.pods {
 		if !p.state.over() && (len(p.Claims) > 0 || p.Extended || p.ExtendedClaim != "") {
 			r.usePod(p)
 		}
 	}
-	health := podresources.Health(r.health, e.allocations)
-	for i := range e.allocations {
-		r.list(e.allocations[i], health)
+	health := podresources.Health(r.health, rows)
+	for i := range rows {
+		r.list(rows[i], health)
 	}
 	for claim, c := range r.uses {
 		r.complete(claim, c)
@@ -87,7 +88,6 @@ type resolver struct {
 	made   map[string][]podresources.Claim  // claims made for pods, by UID of the pod; nil: to be computed
 
 	rows       []podresources.Allocation
-	position   map[rowKey]int // in rows
 	conflicts  []Conflict
 	unresolved map[unresolved]bool
 	wantedPods []WantedPod

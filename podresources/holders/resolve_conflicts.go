@@ -46,28 +46,23 @@ func (c Conflict) Compare(other Conflict) int {
 	)
 }
 
-// ConflictLog has the present conflicts. It determines which to log.
-type ConflictLog map[Conflict]loggedConflict
-
-type loggedConflict struct {
-	since  time.Time
-	logged bool
-}
+// ConflictLog has the present conflicts, each with the time since which it is present; zero: it has
+// been logged.
+type ConflictLog map[Conflict]time.Time
 
 // News sets the present conflicts. It returns those that have lasted for catchUp, each once.
-func (c *ConflictLog) News(now []Conflict, at time.Time) []Conflict {
-	var out []Conflict
+func (c *ConflictLog) News(now []Conflict, at time.Time) (out []Conflict) {
 	next := make(ConflictLog, len(now))
 	for _, found := range now {
-		state, known := (*c)[found]
-		if !known {
-			state.since = at
-		}
-		if !state.logged && at.Sub(state.since) >= catchUp {
-			state.logged = true
+		since, known := (*c)[found]
+		switch {
+		case !known:
+			since = at
+		case !since.IsZero() && at.Sub(since) >= catchUp:
+			since = time.Time{}
 			out = append(out, found)
 		}
-		next[found] = state
+		next[found] = since
 	}
 	*c = next
 	return out

@@ -41,7 +41,6 @@ func (r *resolver) wanted() Wanted {
 			Disagrees: c.disagrees,
 		}
 	}
-	slices.SortFunc(out.Pods, WantedPod.Compare)
 	return out
 }
 
