@@ -1,6 +1,7 @@
 package holders
 
 import (
+	"reflect"
 	"sync"
 	"time"
 
@@ -54,30 +55,35 @@ func (b *Book) update(change func(e *Evidence) (held bool)) {
 }
 
 // PodChanged processes a new or changed pod. at is when its event arrived.
-func (b *Book) PodChanged(pod podresources.PodFacts, at time.Time) {
+func (b *Book) PodChanged(facts podresources.PodFacts, at time.Time) {
 	b.update(func(e *Evidence) bool {
-		before := e.pods[pod.UID]
-		e.setPod(pod, at)
+		var was pod
+		p := e.pods[facts.UID]
+		known := p != nil
+		if known {
+			was = *p
+		}
+		e.setPod(facts, at)
 		b.changed, b.podsSeen = at, driver.Later(b.podsSeen, at)
-		after := e.pods[pod.UID]
-		if before == nil || pod.Started && !before.Started {
+		if !known || facts.Started && !was.Started {
 			b.appeared = at
 		}
-		return after != nil && (before == nil || before.state != after.state || before.Running != after.Running)
+		p = e.pods[facts.UID]
+		return p != nil && (!known || was.state != p.state || was.Running != p.Running)
 	})
 }
 
 // PodRead processes an object of a pod that was requested from the API server by name. It has the
 // names of claims that the kubelet's own status omits.
-func (b *Book) PodRead(pod podresources.PodFacts, _ time.Time) {
+func (b *Book) PodRead(facts podresources.PodFacts, _ time.Time) {
 	b.update(func(e *Evidence) bool {
-		known := e.pods[pod.UID]
-		if known == nil {
+		p := e.pods[facts.UID]
+		if p == nil {
 			return false
 		}
-		after := *known
-		after.learnNames(&pod)
-		e.put(&after)
+		was := *p
+		p.learnNames(&facts)
+		e.changed = e.changed || !reflect.DeepEqual(&was, p)
 		return true
 	})
 }

@@ -242,7 +242,7 @@ func TestBookIsBounded(t *testing.T) {
 	b := NewBook(grace, nil)
 	for i := range maxPods + 10 {
 		uid := fmt.Sprint("uid-", i)
-		b.evidence.pods[uid] = (&pod{PodFacts: PodFacts{UID: uid}}).apply(deleted, at(i))
+		b.evidence.pods[uid] = &pod{PodFacts: PodFacts{UID: uid}, state: Deleted, since: at(i)}
 	}
 	b.PodDeleted("newest", at(maxPods+10))
 	expect.Is(t, len(b.evidence.pods), maxPods, "pods that were deleted are remembered")

@@ -388,7 +388,7 @@ func TestNextPodHasTheNameAtOnce(t *testing.T) {
 func TestNewestOfThreePods(t *testing.T) {
 	e, name := &NewBook(grace, nil).evidence, podNamed("a")
 	for i, state := range []State{Running, Ended, Waiting} {
-		e.put(&pod{PodFacts: createdAt(PodFacts{Pod: name, UID: state.String()}, i), state: state})
+		e.add(&pod{PodFacts: createdAt(PodFacts{Pod: name, UID: state.String()}, i), state: state})
 	}
 	for of := e.named[name]; ; {
 		expect.Equal(t, fmt.Sprint(of), "waiting", e.uidOf(name))

@@ -89,50 +89,34 @@ func (e *Evidence) knowsPods(asked time.Time) bool {
 	return !e.kubelet.ready.IsZero() && asked.Sub(e.kubelet.ready) >= kubeletSettles
 }
 
-// listsPodOfServer reports whether an answer lists a pod from the API server: one with a claim,
-// which a static pod can't have, or one whose UID is not the hash of a manifest.
-func (e *Evidence) listsPodOfServer(a *Answer) bool {
-	if slices.ContainsFunc(a.Allocations, func(a podresources.Allocation) bool { return !a.ByPlugin() }) {
-		return true
-	}
-	for name := range a.Pods {
-		if uid := e.uidAnswered(a, name); uid != "" && !e.isStatic(uid) {
-			return true
-		}
-	}
-	return false
-}
-
-// unlistPod processes that an answer lacks a pod that was listed before. It returns the pod if it
+// unlistPod processes that an answer lacks a pod that was listed before. It reports whether the pod
 // is kept.
-func (e *Evidence) unlistPod(name podresources.Pod, before *listedPod, a *Answer) *listedPod {
-	uid := e.uidListed(name, before)
+func (e *Evidence) unlistPod(name podresources.Pod, l *listedPod, a *Answer) (kept bool) {
+	uid := e.uidListed(name, l)
 	p := e.pods[uid]
 	if p != nil && p.state.over() {
-		return nil
+		return false
 	}
-	l := *before
-	l.uid = uid
-	if l.unlistedSince.IsZero() {
+	if l.uid = uid; l.unlistedSince.IsZero() {
 		l.unlistedSince, l.last = a.Asked, e.asked
 	}
 	if cgroup, asked := a.Cgroups[uid]; asked {
 		l.cgroup = cgroup
 	}
-	found := e.proofOf(e.believed(&l, p, a), l.cgroup, l.unlistedSince, a.Asked)
+	found := e.proofOf(e.believed(l, p, a), l.cgroup, l.unlistedSince, a.Asked)
 	switch {
 	case found == noneRestarted, found == noneProcesses:
 		l.kept = found
-		return &l
+		return true
 	case p == nil:
 	case !p.seen.Before(a.Asked), p.state == Ending && p.Running > 0 && p.missing.IsZero():
-		return nil
+		return false
 	case a.Asked.Sub(l.unlistedSince) < catchUp && e.wasAnother(p, l.last):
 		l.devices = false
-		return &l
+		return true
 	}
-	e.endListed(name, &l, found, a.Kubelet, a.Asked)
-	return nil
+	e.endListed(name, l, found, a.Kubelet, a.Asked)
+	return false
 }
 
 // endListed ends a pod that was listed. kubelet is the process that lists it no more; empty: it is
@@ -142,9 +126,8 @@ func (e *Evidence) endListed(
 ) {
 	same := kubelet != "" && l.kubelet == kubelet
 	if p := e.pods[l.uid]; p != nil {
-		after := p.apply(unlisted, at)
-		after.gone = found == proofOfCgroup || p.Started && same
-		e.put(after)
+		e.apply(p, unlisted, at)
+		p.gone = found == proofOfCgroup || p.Started && same
 		return
 	}
 	switch {
@@ -193,7 +176,7 @@ func (e *Evidence) endUnlisted(listed map[podresources.Pod]*listedPod, a *Answer
 		switch found := e.proofOf(by, a.Cgroups[uid], p.missing, a.Asked); found {
 		case noneRestarted:
 		case proofOfEnd, proofOfName:
-			e.put(p.apply(unlisted, a.Asked))
+			e.apply(p, unlisted, a.Asked)
 		default:
 			e.drop(uid)
 		}
@@ -207,12 +190,11 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 		return
 	}
 	before := len(e.listed)
-	for name, listed := range e.listed {
-		l := *listed
-		l.uid = e.uidListed(name, listed)
-		p := e.pods[l.uid]
+	for name, l := range e.listed {
+		uid := e.uidListed(name, l)
+		p := e.pods[uid]
 		over := p != nil && p.state.over() // it holds nothing; the listed pod may be the next one with the name
-		cgroup, known := states[l.uid]
+		cgroup, known := states[uid]
 		if !known || over || l.unlistedSince.IsZero() && e.failing.IsZero() {
 			continue
 		}
@@ -222,18 +204,17 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 		}
 		switch found := e.proofOf(by, cgroup, l.unlistedSince, at); {
 		case found == proofOfCgroup || found == proofOfKubelet:
-			if p == nil || p.state != Ending {
-				e.endListed(name, &l, found, "", at)
+			if l.uid = uid; p == nil || p.state != Ending {
+				e.endListed(name, l, found, "", at)
 			}
 			delete(e.listed, name)
 		case cgroup != l.cgroup:
-			l.uid, l.cgroup = listed.uid, cgroup
-			e.listed[name], e.changed = &l, true
+			l.cgroup, e.changed = cgroup, true
 		}
 	}
 	for uid, state := range states {
 		if p := e.pods[uid]; p != nil && p.state == Ending && state == podresources.CgroupGone {
-			e.put(p.apply(cgroupGone, at))
+			e.apply(p, cgroupGone, at)
 		}
 	}
 	e.changed = e.changed || len(e.listed) != before
