@@ -104,7 +104,7 @@ var limit = regexp.MustCompile(`(topk|bottomk)\((\d+),`)
 // least the scrape interval.
 func newView(e engine, to time.Time, span time.Duration) *view {
 	const points = 1000
-	v := &view{engine: e, from: to.Add(-span), to: to}
+	v := &view{engine: e, from: to.Add(-span), to: to, drawn: answers{Chosen: map[string]string{}}}
 	v.setStep(max(scrape, (span / points).Truncate(time.Minute)))
 	v.set("__range", seconds(span))
 	v.set("__range_s", strconv.Itoa(int(span.Seconds())))
