@@ -225,22 +225,15 @@ type known struct {
 }
 
 // redact removes what belongs to others than a claim or a pod: texts and other holders of
-// incidents, claims and pods of other namespaces, and all of its devices but their states and its
-// shares.
+// incidents, claims of other namespaces, and all of its devices but their states and its shares.
 func (n *known) redact(of Subject) {
 	namespace, name, _ := strings.Cut(cmp.Or(of.Claim, of.Pod), "/")
-	foreign := func(pod string) bool { return !strings.HasPrefix(pod, namespace+"/") }
 	for i := range n.Devices {
 		d := &n.Devices[i]
 		d.Shares = slices.DeleteFunc(d.Shares, func(s ShareReport) bool {
 			return s.Namespace != namespace || s.Claim != name && of.Claim != "" ||
 				of.Pod != "" && !slices.Contains(s.Pods, of.Pod)
 		})
-		for j := range d.Shares {
-			s := &d.Shares[j]
-			s.Pods = slices.DeleteFunc(s.Pods, foreign)
-			s.Holds = slices.DeleteFunc(s.Holds, func(h HoldReport) bool { return foreign(h.Pod) })
-		}
 		*d = DeviceReport{ID: d.ID, State: d.State, Attribution: d.Attribution, Shares: d.Shares}
 	}
 	n.Claims = slices.DeleteFunc(n.Claims, func(h HolderReport) bool { return h.Namespace != namespace })
