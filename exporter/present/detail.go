@@ -2,7 +2,6 @@ package present
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -150,27 +149,23 @@ func (s Subject) Hit(i *recorder.Incident) bool {
 }
 
 // Detail returns the details of a subject.
-func (v *Page) Detail(ctx context.Context, of Subject) (d Detail, err error) {
+func (v *Page) Detail(of Subject) Detail {
 	n := v.known(of)
 	if of.Incident != "" && v.config.Recorder != nil {
-		one, err := v.config.Recorder.Incident(ctx, of.Incident)
-		if err != nil {
-			return d, fmt.Errorf("read the incident: %w", err)
-		}
-		n.incidents = []*recorder.Incident{one}
+		n.incidents = []*recorder.Incident{v.config.Recorder.Incident(of.Incident)}
 	}
 	if of.Own {
 		n.redact(of)
 	}
-	d = n.describe(of)
+	d := n.describe(of)
 	if of.Claim != "" && !of.Own {
 		d.Sections = append(d.Sections, v.receiptSections(of.Claim)...)
 	}
 	d.tidy()
 	if of.Incident == "" && !of.Own {
-		err = v.recorded(ctx, &d, of, n.incidents)
+		v.recorded(&d, of, n.incidents)
 	}
-	return d, err
+	return d
 }
 
 // known returns what the own node knows of a subject.
