@@ -425,6 +425,16 @@ func TestNumbers(t *testing.T) {
 func TestKubernetesForms(t *testing.T) {
 	b := fleet()
 	content := must.Get(b.JSON(newCatalog(t)))(t)
+	type object struct {
+		Metadata struct {
+			Name   string
+			Labels map[string]string
+		}
+		Data map[string]string
+		Spec struct {
+			Ref struct{ Name, Key string } `yaml:"configMapRef"`
+		}
+	}
 	var configMap, operator object
 	for into, write := range map[*object]func() ([]byte, error){
 		&configMap: func() ([]byte, error) { return b.ConfigMap(content) }, &operator: b.GrafanaDashboard,
@@ -435,7 +445,7 @@ func TestKubernetesForms(t *testing.T) {
 	if configMap.Metadata.Labels["grafana_dashboard"] != "1" || configMap.Data["dra-fleet.json"] != string(content) {
 		t.Errorf("the ConfigMap is %+v", configMap.Metadata)
 	}
-	if ref := operator.Spec.ConfigMapRef; ref.Name != configMap.Metadata.Name || configMap.Data[ref.Key] == "" {
+	if ref := operator.Spec.Ref; ref.Name != configMap.Metadata.Name || configMap.Data[ref.Key] == "" {
 		t.Errorf("the operator's object names %+v", ref)
 	}
 }
