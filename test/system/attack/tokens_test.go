@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -94,7 +93,7 @@ func newPasswordTarget(t testing.TB) *target {
 	served := servePods(t, node, largenode.PodList())
 	g := launch(t, node, map[string]string{"web.config.file": node.Write(t, "web.yaml", passwordConfig)})
 	g.pods = served
-	g.authorization = func() string { return basic("scraper", "fakepassword") }
+	g.authorization = func() string { return live.Basic("scraper", "fakepassword") }
 	g.await("aware of the node", g.complete)
 	return g
 }
@@ -130,32 +129,18 @@ func slowNeighbors(start func(testing.TB) *target) func(testing.TB) {
 	}
 }
 
-func basic(user, password string) string {
-	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
-}
-
 // guesser guesses passwords.
 func (g *target) guesser(ctx context.Context) {
 	client := newClient(g.trust)
 	client.Transport.(*http.Transport).DialContext = g.attacker().DialContext
 	for pause(ctx) == nil {
-		g.knock(ctx, client, basic("scraper", fmt.Sprintf("%x", rand.Uint64())))
+		g.knock(ctx, client, live.Basic("scraper", fmt.Sprintf("%x", rand.Uint64())))
 	}
 }
 
 // knock requests the metrics with a wrong authorization.
 func (g *target) knock(ctx context.Context, client *http.Client, authorization string) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url("/metrics"), http.NoBody)
-	if err != nil {
-		return // never
-	}
-	request.Header.Set("Authorization", authorization)
-	response, err := client.Do(request)
-	if err != nil {
-		return // refused
-	}
-	_, _ = io.Copy(io.Discard, response.Body) // it may be cut off
-	response.Body.Close()
+	_, _ = live.Ask(ctx, client, g.url("/metrics"), "Authorization", authorization) // it may be refused or cut off
 }
 
 // expectRejected checks that a counter of rejections is above 0.

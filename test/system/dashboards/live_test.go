@@ -17,6 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // scrapes are scrape configurations: with honor_labels, as shipped; without it and with conflicting
@@ -72,10 +73,7 @@ func startLive(t *testing.T) server {
 	exporter := live.FreeAddress(t)
 	live.StartDemo(t, filepath.Join("..", "..", ".."), exporter)
 
-	content, err := rules.File(groups(t, shortOptions()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(rules.File(groups(t, shortOptions())))(t)
 	return server{live.StartPrometheus(t, live.PrometheusOptions{
 		Config: strings.ReplaceAll(scrapes, "ADDRESS", exporter), Files: map[string]string{"rules.yaml": string(content)},
 	})}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The sizes of the fleets that are compared, and the one that the bounds are for.
@@ -71,18 +72,12 @@ var recorded = sync.OnceValues(func() (*template, error) {
 // return more than maxLines or maxBytes, or a variable offer more than maxLines values.
 func TestScale(t *testing.T) {
 	t.Parallel()
-	nodes, err := recorded()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodes := must.Get(recorded())(t)
 	var results []*result
 	chosen := map[string]string{}
 	for _, n := range []int{small, medium, large} {
 		o := options{checkout: "../../..", history: time.Hour, span: time.Hour, limits: limits, chosen: chosen}
-		r, err := o.measure(t.Context(), nodes, n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(o.measure(t.Context(), nodes, n))(t)
 		results = append(results, r)
 	}
 	minute := results[2].minute()
@@ -218,15 +213,9 @@ func extrapolate(b, c float64) float64 {
 // TestHours: dashboards read the records of hours over more than two days, and those of minutes
 // otherwise.
 func TestHours(t *testing.T) {
-	db, err := open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(open(t.TempDir()))(t)
 	t.Cleanup(func() { _ = db.Close() })
-	boards, err := loadBoards("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	boards := must.Get(loadBoards("../../.."))(t)
 	for _, b := range boards {
 		for _, of := range b.Templating.List {
 			if of.Name != "hours" {
@@ -236,9 +225,7 @@ func TestHours(t *testing.T) {
 				time.Hour: "a:increase{}", 48 * time.Hour: "a:increase{}", 49 * time.Hour: "a:increase1h{}",
 			} {
 				v := newView(newEngine(db), time.Unix(1e9, 0), span)
-				if _, err := v.choose(t.Context(), &b, of); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(v.choose(t.Context(), &b, of))(t)
 				if got := v.fill("a:increase$hours{}"); got != want {
 					t.Errorf("%s over %v reads %s, want %s", b.UID, span, got, want)
 				}
