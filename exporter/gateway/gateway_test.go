@@ -549,7 +549,7 @@ func TestOwnDetails(t *testing.T) {
 	c := newCluster(t)
 	c.node("n1", exporter.ServeHTTP)
 	c.node("n2", text("application/json", `{"Title":"their-pod"}`))
-	for path, power := range map[string]string{"/claim/team-a/train?node=n1": "50 W", "/pod/team-a/pod?node=n1": "25 W"} {
+	for path, power := range map[string]string{"/claim/team-a/train?node=n1": "50 W", "/pod/team-a/pod?node=n1": "50 W"} {
 		for _, accept := range []string{"text/html", "application/json"} {
 			answer, body := c.get("alice", path, "Accept", accept)
 			for _, want := range []string{"train", "pod", "xid 31 on ", power, "open"} {
