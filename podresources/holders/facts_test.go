@@ -156,10 +156,6 @@ func TestApply(t *testing.T) {
 		listed []Holder
 		want   []string // containers, with the pod's name for the claim
 	}{
-		"nothing known": {nil, nil, listed("a", "b"), []string{"a ", "b "}},
-		"another pod":   {facts("r"), nil, listed("a"), []string{"a "}},
-		"all requests":  {facts("r"), &PodFacts{Claims: claims, Containers: uses("a:mine")}, listed("a"), []string{"a mine"}},
-		"its request":   {facts("r"), &PodFacts{Claims: claims, Containers: either}, listed("a", "b"), []string{"a mine"}},
 		"a subrequest": {
 			facts("r/small"), &PodFacts{Claims: claims, Containers: either}, listed("a", "b"),
 			[]string{"a mine"},
@@ -177,29 +173,13 @@ func TestApply(t *testing.T) {
 			facts("r"), &PodFacts{Claims: named("mine=claim", "other=c2"), Containers: uses("a:other:s")}, listed("a"),
 			[]string{"a mine"},
 		},
-		"request of unknown claim": {
-			nil, &PodFacts{Claims: claims, Containers: uses("a:mine:s")}, listed("a"),
-			[]string{"a mine"},
-		},
-		"no container's": {
-			facts("r"), &PodFacts{Claims: claims, Containers: uses("a:mine:s", "b:mine:s")}, listed("a", "b"),
-			nil,
-		},
 		"named by the claim": {facts("r"), &PodFacts{Claims: named("other=", "mine=")}, listed("a"), []string{"a mine"}},
-		"the only one":       {nil, &PodFacts{Claims: named("known=c2", "mine=")}, listed("a"), []string{"a mine"}},
 		"one of two":         {nil, &PodFacts{Claims: named("other=", "mine=")}, listed("a"), []string{"a "}},
-		"extended resource": {
-			facts("c-0-r-0"), &PodFacts{ExtendedClaim: "claim", ExtendedUses: uses("a::c-0-r-0", "b::c-1-r-0")},
-			listed("a", "b"),
-			[]string{"a "},
-		},
 		"extended, and a template's": {
 			facts("c-0-r-0"),
 			&PodFacts{Claims: named("mine2="), ExtendedClaim: "claim", ExtendedUses: uses("a::c-0-r-0")}, listed("a"),
 			[]string{"a "},
 		},
-		"ending, and still listed": {facts("r"), &PodFacts{Local: true, Final: true}, listed("a"), []string{"a "}},
-		"ended":                    {facts("r"), &PodFacts{Final: true}, listed("a"), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			given := []Allocation{{Claim: claim, Device: device, Holders: tt.listed}}

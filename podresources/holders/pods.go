@@ -229,9 +229,9 @@ func (e *Evidence) identify(name podresources.Pod, uid string) {
 	}
 }
 
-// replace marks the pods that a new pod with their name replaces, and an ending pod that an existing
-// one replaces. A running pod is never replaced: creation times are from the API server's clock,
-// which may have been set back.
+// replace marks the pods that a new pod with their name replaces, and an ending pod that an
+// existing one replaces. A running pod is never replaced: creation times are from the API server's
+// clock, which may have been set back.
 func (e *Evidence) replace(p *pod, isNew bool, at time.Time) {
 	for _, uid := range e.named[p.Pod] {
 		other := e.pods[uid]

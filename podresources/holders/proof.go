@@ -65,9 +65,9 @@ func (e *Evidence) proofOf(by proof, cgroup podresources.CgroupState, since, ask
 // pod, or has listed pods from the API server for kubeletSettles. A restarted kubelet lists nothing
 // at first, then static pods, then the pods that it reads from the API server. If the kubelet
 // process is unknown, it must have listed a pod from the API server. An answer without any pods
-// proves nothing by itself: the exporter runs in a pod of the node. It is proof together with a list
-// of the Pods API that lacks the pod and that was requested after the last answer with the pod, if
-// both answers are from one kubelet process.
+// proves nothing by itself: the exporter runs in a pod of the node. It is proof together with a
+// list of the Pods API that lacks the pod and that was requested after the last answer with the
+// pod, if both answers are from one kubelet process.
 func (e *Evidence) believed(l *listedPod, p *pod, a *Answer) proof {
 	same := l.kubelet == a.Kubelet && a.Kubelet != ""
 	switch {
@@ -154,8 +154,8 @@ func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
 }
 
 // endUnlisted processes that an answer lists only these pods, with those that are kept. A pod that
-// was not listed before has ended if it was ending, and a listed one if another pod has replaced it.
-// One that the kubelet's own list of pods lacked is forgotten.
+// was not listed before has ended if it was ending, and a listed one if another pod has replaced
+// it. One that the kubelet's own list of pods lacked is forgotten.
 func (e *Evidence) endUnlisted(listed map[podresources.Pod]*listedPod, a *Answer) {
 	for uid, p := range e.pods {
 		var by proof
