@@ -1,7 +1,7 @@
 package holders
 
 import (
-	stdcmp "cmp"
+	"cmp"
 	"slices"
 	"testing"
 	"time"
@@ -14,8 +14,8 @@ import (
 const grace = 60 * time.Second
 
 // node is a book with a clock, a kubelet and pods whose states the test sets. It calls the book as
-// exporter/node does. By files, the UID of a pod is its name unless uids has another one; the UID
-// of the pod called nameless is unknown.
+// exporter/node does. By files, the UID of a pod is its name unless uids has another one; that of
+// the pod called nameless is unknown.
 type node struct {
 	*Book
 	t       testing.TB
@@ -33,6 +33,8 @@ func newNode(t testing.TB) *node {
 	n.Book = NewBook(grace, func() { n.hints++ })
 	return n
 }
+
+const unknownUID = "nameless"
 
 // held returns an allocation of a device to pods.
 func held(device string, pods ...string) Allocation {
@@ -80,8 +82,8 @@ func (n *node) answerTo(asked time.Time, allocations ...Allocation) {
 	}
 	a.UIDs = map[Pod]string{}
 	for _, pod := range n.unidentified(a.Pods) {
-		if pod.Name != "nameless" {
-			a.UIDs[pod] = stdcmp.Or(n.uids[pod.Name], pod.Name)
+		if uid := cmp.Or(n.uids[pod.Name], pod.Name); uid != unknownUID {
+			a.UIDs[pod] = uid
 		}
 	}
 	a.Cgroups = n.cgroups(n.unsure(&a, true))

@@ -179,19 +179,6 @@ func TestStaticPodComesBack(t *testing.T) {
 	n.expect("it comes back", false, holdings{"gpu-0": {"a"}})
 }
 
-// A pod is recreated under its name after a forced deletion: the kubelet sends the old pod's last
-// events after the new pod's first one (KUBELET.md).
-func TestRecreatedPodOutlivesOldEvents(t *testing.T) {
-	n := newNode(t)
-	n.PodChanged(running("a", "old", 0), second(0))
-	n.PodChanged(running("a", "new", 5), second(5))
-	n.PodChanged(ended(running("a", "old", 0)), second(6))
-	n.PodDeleted("old", second(7))
-	expect.Is(t, n.UID(podNamed("a")), "new", "the pod of that name")
-	n.answer(8*time.Second, held("gpu-0", "a"))
-	n.expect("the new pod", false, holdings{"gpu-0": {"a"}})
-}
-
 // A pod that is created under the name of a pod that is gone is the newest one of the name, even if
 // the API server's clock, which determines creation times, was set back in between.
 func TestPodOfTheFuture(t *testing.T) {
