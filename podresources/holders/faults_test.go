@@ -31,9 +31,9 @@ func serverNode(t *testing.T) *node {
 	return n
 }
 
-// The pod is kept as long as its cgroup has processes, and as long as the answer is in doubt. It has
-// ended with the first believed answer that does not list it, although the claim was reserved for it
-// when it was last read (issue 28, fault 3).
+// The pod is kept as long as its cgroup has processes, and as long as the answer is in doubt. It
+// has ended with the first believed answer that does not list it, although the claim was reserved
+// for it when it was last read (issue 28, fault 3).
 func TestPodRunsWhileTheServerIsAway(t *testing.T) {
 	n := serverNode(t)
 	n.answer(time.Second, held("gpu-0", "a"))

@@ -129,10 +129,11 @@ func (p *pod) learnNames(from *podresources.PodFacts) {
 }
 
 // PodsListed processes a complete list of the pods that are bound to the node, from the kubelet
-// (local) or from the API server. A pod that a list of the API server lacks was deleted. The kubelet's own list may be incomplete, for example after a restart: for a pod
-// that it lacks, its PodResources answers decide, and the pod is forgotten if a conclusive answer
-// lacks it too. A pod that is over is remembered for keepDeleted: the API server may report it as
-// running long after the kubelet has forgotten it.
+// (local) or from the API server. A pod that a list of the API server lacks was deleted. The
+// kubelet's own list may be incomplete, for example after a restart: for a pod that it lacks, its
+// PodResources answers decide, and the pod is forgotten if a conclusive answer lacks it too. A pod
+// that is over is remembered for keepDeleted: the API server may report it as running long after
+// the kubelet has forgotten it.
 func (b *Book) PodsListed(pods []podresources.PodFacts, local bool, asked time.Time) {
 	b.update(func(e *Evidence) bool {
 		b.podsSeen = driver.Later(b.podsSeen, asked)
@@ -419,24 +420,10 @@ func (e *Evidence) uidListed(name podresources.Pod, l *listedPod) string {
 	return e.uidOf(name)
 }
 
-// endUID remembers the UID of a pod without a known object that has ended. A static pod may be
-// started again with its UID.
-func (e *Evidence) endUID(name podresources.Pod, of endedUID) {
-	if of.uid != "" && !podresources.IsStaticUID(of.uid) && len(e.ended) < maxPods {
-		e.ended[name] = of
-	}
-}
-
-// isEnded reports whether the UID that files have for a listed pod is that of an earlier pod with
-// its name.
-func (e *Evidence) isEnded(a *Answer, name podresources.Pod) bool {
-	of, known := e.ended[name]
-	return known && of.uid == a.UIDs[name] && (of.kubelet == "" || of.kubelet == a.Kubelet)
-}
-
 // uidAnswered returns the UID of a pod that an answer lists, "" if it is unknown.
 func (e *Evidence) uidAnswered(a *Answer, name podresources.Pod) string {
-	if uid := a.UIDs[name]; uid != "" && !e.isEnded(a, name) {
+	of := e.ended[name] // the UID that files have may still be that of the pod before
+	if uid := a.UIDs[name]; uid != "" && (uid != of.uid || of.kubelet != "" && of.kubelet != a.Kubelet) {
 		return uid
 	}
 	uid := e.uidOf(name)

@@ -130,11 +130,13 @@ func (e *Evidence) endListed(
 		p.gone = found == proofOfCgroup || p.Started && same
 		return
 	}
-	switch {
-	case found == proofOfCgroup:
-		e.endUID(name, endedUID{uid: l.uid, at: at})
-	case same:
-		e.endUID(name, endedUID{uid: l.uid, kubelet: kubelet, at: at})
+	// The next pod of the name may be listed before there are files of it.
+	of := endedUID{uid: l.uid, at: at}
+	if found != proofOfCgroup {
+		of.kubelet = kubelet
+	}
+	if (found == proofOfCgroup || same) && l.uid != "" && !podresources.IsStaticUID(l.uid) && len(e.ended) < maxPods {
+		e.ended[name] = of
 	}
 }
 

@@ -129,4 +129,3 @@ func TestNobodyIsOverlooked(t *testing.T) {
 		}
 	})
 }
-
