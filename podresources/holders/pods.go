@@ -166,12 +166,13 @@ func (b *Book) PodsListed(pods []podresources.PodFacts, local bool, asked time.T
 	})
 }
 
-// setPod processes a new object of a pod. A deleted pod comes back only with a list.
-func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
+// setPod processes a new object of a pod. A deleted pod comes back only with a list. It reports
+// whether what the pod holds may have changed, and whether the pod is new or has started.
+func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) (held, appeared bool) {
 	p := e.pods[facts.UID]
 	isNew := p == nil
 	if isNew && len(e.pods) >= 2*maxPods || !isNew && p.state == Deleted {
-		return
+		return false, false
 	}
 	if isNew {
 		p = &pod{seen: at, since: at}
@@ -208,6 +209,7 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
 			Doubt: podresources.Doubt{Early: roundedDown},
 		}, e.asked)
 	}
+	return isNew || p.state != was.state || p.Running != was.Running, isNew || facts.Started && !was.Started
 }
 
 // listPod records that an answer lists a pod. A static pod may be started again with the same UID,
@@ -410,14 +412,6 @@ type endedUID struct {
 	uid     string
 	kubelet podresources.Instance // another one may list the pod again; empty: none
 	at      time.Time
-}
-
-// uidListed returns the UID that a listed pod had when it was listed.
-func (e *Evidence) uidListed(name podresources.Pod, l *listedPod) string {
-	if l.uid != "" {
-		return l.uid
-	}
-	return e.uidOf(name)
 }
 
 // uidAnswered returns the UID of a pod that an answer lists, "" if it is unknown.

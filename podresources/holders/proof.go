@@ -1,6 +1,7 @@
 package holders
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -92,7 +93,7 @@ func (e *Evidence) knowsPods(asked time.Time) bool {
 // unlistPod processes that an answer lacks a pod that was listed before. It reports whether the pod
 // is kept.
 func (e *Evidence) unlistPod(name podresources.Pod, l *listedPod, a *Answer) (kept bool) {
-	uid := e.uidListed(name, l)
+	uid := cmp.Or(l.uid, e.uidOf(name))
 	p := e.pods[uid]
 	if p != nil && p.state.over() {
 		return false
@@ -193,7 +194,7 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 	}
 	before := len(e.listed)
 	for name, l := range e.listed {
-		uid := e.uidListed(name, l)
+		uid := cmp.Or(l.uid, e.uidOf(name))
 		p := e.pods[uid]
 		over := p != nil && p.state.over() // it holds nothing; the listed pod may be the next one with the name
 		cgroup, known := states[uid]
@@ -222,10 +223,13 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 	e.changed = e.changed || len(e.listed) != before
 }
 
-// unsureOf returns the UIDs of the pods for which the state of the cgroup decides what they hold.
-// answer is an answer that has not been processed yet, or nil. If the kubelet did not answer, these
-// are all listed pods with devices.
-func (e *Evidence) unsureOf(answer *Answer, answered bool) []string {
+// unsure returns the UIDs of the pods for which the state of the cgroup decides what they hold.
+// answer is an answer that has not been processed yet, or nil. If the kubelet did not answer
+// (answered), these are all listed pods with devices.
+func (b *Book) unsure(answer *Answer, answered bool) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := &b.evidence
 	uids := map[string]bool{}
 	for name, l := range e.listed {
 		lacks := !l.unlistedSince.IsZero()
@@ -234,7 +238,7 @@ func (e *Evidence) unsureOf(answer *Answer, answered bool) []string {
 			lacks = !has
 		}
 		if lacks || !answered && l.devices {
-			uids[e.uidListed(name, l)] = true
+			uids[cmp.Or(l.uid, e.uidOf(name))] = true
 		}
 	}
 	for uid, p := range e.pods {
