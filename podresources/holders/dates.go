@@ -199,8 +199,8 @@ func (d *Dates) hold(
 	return h
 }
 
-// find returns the hold of a pod, nil if it has none. A hold continues if the UID of its pod becomes
-// known or unknown: the newest one, if pods of the same name hold the device.
+// find returns the hold of a pod, nil if it has none. A hold continues if the UID of its pod
+// becomes known or unknown: the newest one, if pods of the same name hold the device.
 func (d *Dates) find(key holdKey, uid string) *dated {
 	var found *dated
 	for _, h := range d.holds[key] {
@@ -239,7 +239,7 @@ func (d *Dates) begin(
 	}
 	given.ID = d.nextID()
 	seen := given.From
-	if seen.IsZero() && when.Watched { // the pod's first object, which may have arrived while the kubelet answered
+	if seen.IsZero() && when.Watched { // its first object, which may have arrived while the kubelet answered
 		seen = driver.Earlier(given.Wanted, when.until)
 	}
 	given.From, given.FromDoubt = when.began(a, holder, seen)
