@@ -153,7 +153,7 @@ func presents(t *testing.T, s *exposition.Snapshot) {
 		{present.Subject{Claim: "ns/claim-1"}, `fan power (front) +5 W`},
 		{present.Subject{Pod: "ns/pod-0"}, `fan power (front) +5 W`},
 	} {
-		d := must.Get(page.Detail(t.Context(), tt.of))(t)
+		d := page.Detail(tt.of)
 		want := strings.NewReplacer("(", `\(`, ")", `\)`).Replace(tt.want)
 		if text := strings.Join(d.Lines(), "\n") + "\n"; !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("%s is not said of %+v:\n%s", want, tt.of, text)

@@ -46,7 +46,7 @@ func newDesk() *desk {
 func (d *desk) get(w http.ResponseWriter, name, encoding string, names []string) {
 	r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
 	r.Header.Set("Accept-Encoding", encoding)
-	d.serve(w, r, name, names, func(_ context.Context, w io.Writer) ([]exposition.Part, error) {
+	d.serve(w, r, name, names, func(w io.Writer) ([]exposition.Part, error) {
 		d.made++
 		d.before()
 		_, _ = w.Write(d.body)
@@ -110,23 +110,6 @@ func (a *answers) holds() (held, size int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.held), a.bytes
-}
-
-// Families are selected from the answer for all.
-func TestSelection(t *testing.T) {
-	d := newDesk()
-	for _, test := range []struct {
-		names []string
-		want  string
-	}{{nil, "one,two,ok"}, {[]string{"two"}, "two,ok"}, {[]string{"one", "none"}, "one,ok"}, {[]string{"none"}, "ok"}} {
-		w := httptest.NewRecorder()
-		d.get(w, "text", "", test.names)
-		expect.That(t, w.Body.String() == test.want, "%q: %s, want %s", test.names, w.Body, test.want)
-		length := w.Result().Header.Get("Content-Length")
-		expect.That(t, (test.names != nil || length == "10") && (test.names == nil || length == ""),
-			"%q: length %q", test.names, length)
-	}
-	expect.That(t, d.made == 1, "%d answers were made, want 1", d.made)
 }
 
 // reader is a client that does not read: a write ends when its deadline is over.
@@ -244,8 +227,8 @@ func TestAnswerThatFails(t *testing.T) {
 	}
 	for _, encoding := range []string{"", "gzip"} {
 		d.latest = &exposition.Snapshot{}
-		bad := func(context.Context, io.Writer) ([]exposition.Part, error) { return nil, errors.New("broken") }
-		good := func(_ context.Context, w io.Writer) ([]exposition.Part, error) {
+		bad := func(io.Writer) ([]exposition.Part, error) { return nil, errors.New("broken") }
+		good := func(w io.Writer) ([]exposition.Part, error) {
 			_, err := io.WriteString(w, "page")
 			return nil, err
 		}
@@ -266,61 +249,6 @@ func TestAcceptsGzip(t *testing.T) {
 	}
 }
 
-// If a request ends while its answer is made, the making ends unless another request wants the
-// answer. A later request has it made again.
-func TestMakingEndsWithItsRequest(t *testing.T) {
-	d := newDesk()
-	for _, shared := range []bool{false, true} {
-		name := fmt.Sprint("shared ", shared)
-		ctx, cancel := context.WithCancel(t.Context())
-		begun, finished, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-		var asking sync.WaitGroup
-		asking.Go(func() {
-			r := httptest.NewRequest(http.MethodGet, "/", http.NoBody).WithContext(ctx)
-			d.serve(httptest.NewRecorder(), r, name, nil, func(ctx context.Context, w io.Writer) ([]exposition.Part, error) {
-				close(begun)
-				if !shared {
-					<-ctx.Done()
-				} else {
-					<-finished
-				}
-				ended <- ctx.Err()
-				_, _ = w.Write(d.body)
-				return []exposition.Part{{End: len(d.body)}}, nil
-			})
-		})
-		<-begun
-		other := httptest.NewRecorder()
-		if shared {
-			asking.Go(func() { d.get(other, name, "", nil) })
-			for d.users(name) < 2 {
-				runtime.Gosched()
-			}
-		}
-		cancel()
-		close(finished)
-		if err := <-ended; (err == nil) != shared {
-			t.Errorf("shared %v: the making ended with %v", shared, err)
-		}
-		asking.Wait()
-		made := d.made
-		d.get(other, name, "", nil)
-		if want := map[bool]int{true: made, false: made + 1}[shared]; d.made != want || other.Code != http.StatusOK {
-			t.Errorf("shared %v: made %d times, want %d; status %d", shared, d.made, want, other.Code)
-		}
-	}
-}
-
-// users returns how many requests use the fresh answer of a name.
-func (a *answers) users(name string) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if found := a.fresh[name]; found != nil {
-		return found.users
-	}
-	return 0
-}
-
 // So many different answers wait to be made, and one more is refused. Those that wait in vain end
 // with their requests.
 func TestQueueOfDifferentAnswers(t *testing.T) {
@@ -333,7 +261,7 @@ func TestQueueOfDifferentAnswers(t *testing.T) {
 	for n := range maxMaking {
 		asking.Go(func() {
 			r := httptest.NewRequest(http.MethodGet, "/", http.NoBody).WithContext(ctx)
-			wait := func(context.Context, io.Writer) ([]exposition.Part, error) {
+			wait := func(io.Writer) ([]exposition.Part, error) {
 				<-hold
 				return nil, nil
 			}

@@ -247,9 +247,10 @@ func (v *view) options(ctx context.Context, of variable) ([]string, cost, error)
 	for _, s := range result {
 		row := fmt.Sprintf("%s %v %d", s.Metric, s.F, s.T)
 		if found := pattern.FindStringSubmatch(row); len(found) > 1 {
-			row = found[1]
+			out = append(out, found[1])
+		} else if of.Regex == "" {
+			out = append(out, row)
 		}
-		out = append(out, row)
 	}
 	return out, c, nil
 }
