@@ -33,68 +33,6 @@ func TestNewLabelsAreForgotten(t *testing.T) {
 	}
 }
 
-// The timeline is bounded, no matter how fast the holders change and how long there is no reading.
-func TestTimelineIsBounded(t *testing.T) {
-	t.Parallel()
-	h := exportertest.NewHistory(t)
-	h.Energy(0)
-	first := h.Now
-	for i := range ledger.MaxSegments * 5 / 4 {
-		h.Free(fmt.Sprint("c", i-1))
-		h.In.View.Allocations = []podresources.Allocation{
-			jointest.Allocation("gpu-0", fmt.Sprint("c", i%7), fmt.Sprint("p", i%5)),
-		}
-		h.In.View.At = h.Now
-		h.Advance()
-		h.Now = h.Now.Add(100 * time.Millisecond)
-		_, _, n := h.Ledger.Sizes(jointest.ID("gpu-0"))
-		must.That(t, n <= ledger.MaxSegments+2, "the timeline has %d segments", n)
-	}
-	h.Read(driver.Reading{Quantity: driver.Energy, Value: 10 * h.Now.Sub(first).Seconds()})
-	x := h.Tick(time.Second)
-	sums := x.Sums()[exportertest.SumKey{
-		Device: jointest.ID("gpu-0").String(), Metric: "energy_joules_total", Labels: ",",
-	}]
-	claims, pods := exportertest.SumOf(sums.Claims), exportertest.SumOf(sums.Pods)
-	expect.That(t, exportertest.Close(sums.Device, claims+sums.Unattributed, 0) && exportertest.Close(claims, pods, 0),
-		"the device has %v, the claims %v, the pods %v, unattributed are %v", sums.Device, claims, pods, sums.Unattributed)
-}
-
-// The timeline of a device that is shared for a long time is bounded.
-func TestTimelineByProcessIsBounded(t *testing.T) {
-	h := exportertest.NewHistory(t)
-	h.Hold("a", "p0")
-	h.Hold("b", "p1")
-	for i := range 3 * ledger.MaxSegments {
-		h.Read(exportertest.Gauges(0.8, 100, 200)...)
-		h.Run(exportertest.Process(1, 0.1+float64(i%7)/10, 1), exportertest.Process(2, 0.1, 1))
-		h.In.View.At = h.Now
-		h.Ledger.Advance(join.Join(h.In), h.Now)
-		h.Now = h.Now.Add(time.Second)
-	}
-	_, _, n := h.Ledger.Sizes(jointest.ID("gpu-0"))
-	expect.That(t, n <= 2*ledger.MaxSegments, "the timeline has %d segments", n)
-}
-
-// The timeline of a device with hundreds of holders, while others begin and end, keeps fewer
-// segments.
-func TestTimelineOfManyHoldersIsBounded(t *testing.T) {
-	t.Parallel()
-	h := exportertest.NewHistory(t)
-	const sharers = 250
-	for i := range sharers {
-		h.Hold(fmt.Sprint("c", i), fmt.Sprint("p", i))
-	}
-	for i := range ledger.MaxPortions / sharers / 2 * 5 / 4 {
-		h.Hold(fmt.Sprint("late", i), fmt.Sprint("late", i))
-		h.Pass(time.Second)
-		h.Free(fmt.Sprint("late", i))
-	}
-	most := ledger.MaxPortions + 2*(sharers+1) // of the present segment
-	n := h.Ledger.Portions(jointest.ID("gpu-0"))
-	expect.That(t, n <= most && n >= most*3/4, "the timeline takes as much as %d portions, want at most %d", n, most)
-}
-
 // full is a node with as many rows as the kubelet's answers may have: devices that claims of one
 // pod each share. At each tick some claims of each device are of another name, and the processes of
 // the others use other parts of it.

@@ -53,8 +53,11 @@ func (d *deviceSeries) find(key seriesKey) *counter {
 	return nil
 }
 
-// newCounter adds a counter.
-func (d *deviceSeries) newCounter(key seriesKey, now time.Time) *counter {
+// counter returns the counter of a series, which it creates if necessary.
+func (d *deviceSeries) counter(key seriesKey, now time.Time) *counter {
+	if c := d.find(key); c != nil {
+		return c
+	}
 	c := &counter{key: key, spec: d.catalogue.Spec(key.quantity), index: -1, series: newSeries(key)}
 	c.series.Born, c.series.Shown = now, now
 	if c.spec.Activity == driver.BusyShare {
@@ -111,7 +114,7 @@ func (d *deviceSeries) readBefore(r *join.Reading, tick time.Time) (at time.Time
 		if m.spec.Zero == driver.ZeroNeedsOther && !m.proven {
 			continue // it may have begun in this tick, without a reading
 		}
-		if before, known := m.newestBefore(tick); known && m.origin == r.Origin && before.After(at) {
+		if before, known := m.newestBefore(tick); known && m.series.Origin == r.Origin && before.After(at) {
 			at = before
 		}
 	}

@@ -72,7 +72,7 @@ func (d *deviceBook) row(now time.Time, room *deviceRoom) book.Device {
 				ages[len(s.Values)-1] = d.clock.Sub(c.settled)
 			}
 			if c.index >= 0 {
-				v.Value = d.unattributed.totals[c.index].value
+				v.Value = d.unattributed.total(c).value
 				s.Unattributed = append(s.Unattributed, v)
 			}
 		}

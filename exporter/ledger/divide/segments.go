@@ -211,13 +211,6 @@ func (s *Segment[H]) SameHolders(other *Segment[H]) bool {
 	return slices.EqualFunc(s.Claims, other.Claims, same) && slices.EqualFunc(s.Pods, other.Pods, same)
 }
 
-// MaxSegments and MaxParts limit the segments of a device and the parts in them. A reading from
-// before the oldest segment is charged to the holders of that segment.
-const (
-	MaxSegments = 512
-	MaxParts    = 1 << 16 // 3 MiB
-)
-
 // What segments take, in bytes.
 const (
 	segmentBytes = 160
@@ -281,27 +274,6 @@ func (t Segments[H]) Each(from, to time.Time, f func(s *Segment[H], from, to tim
 			return
 		}
 	}
-}
-
-// Since returns the timeline without the segments that ended by the moment.
-func (t Segments[H]) Since(moment time.Time) Segments[H] {
-	i := max(t.At(moment), t.Beyond())
-	if i <= 0 {
-		return t
-	}
-	return slices.Clone(t[i:])
-}
-
-// Beyond returns how many of the oldest segments exceed these limits.
-func (t Segments[H]) Beyond() int {
-	parts := 0
-	for i := range slices.Backward(t) {
-		parts += len(t[i].Claims) + len(t[i].Pods)
-		if len(t)-i > MaxSegments || parts > MaxParts {
-			return min(i+1, len(t)-1)
-		}
-	}
-	return 0
 }
 
 // Replace replaces an account by another one.
