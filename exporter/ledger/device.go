@@ -26,7 +26,7 @@ type deviceBook struct {
 	usage
 	failureLog
 	rejected     []driver.Rejection // readings of this tick
-	unattributed account            // charges without a holder
+	unattributed account            // charges without a holder, and the peaks of the device
 	allocated    float64            // seconds in which it was held
 
 	parent   *deviceBook // the device that this one is a part of; nil: none known

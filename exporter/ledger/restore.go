@@ -230,7 +230,7 @@ func (r *restorer) device(number uint32, s saved.Device) error {
 	for i, v := range counts.Highest {
 		s.Highest[i].Value = v
 	}
-	d.highest = r.values(s.Highest)
+	d.unattributed.witnessed = r.values(s.Highest)
 	for i := range s.Counters {
 		if err := r.counter(d, &s.Counters[i], &counts.Totals, counts.Settled[i]); err != nil {
 			return err

@@ -129,7 +129,7 @@ func (w *saver) device(d *deviceBook) {
 		Totals: c.Totals[:0], Settled: c.Settled[:0], Values: c.Values[:0], At: c.At[:0],
 		Highest: c.Highest[:0],
 	}
-	for _, v := range d.highest {
+	for _, v := range d.unattributed.witnessed {
 		r.Highest, c.Highest = append(r.Highest, w.series(v.Series, 0)), append(c.Highest, v.Value)
 	}
 	for of := range d.byIndex() {

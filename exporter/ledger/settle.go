@@ -106,7 +106,7 @@ func (d *deviceBook) reject(origin join.Origin, reason driver.Reason, r *driver.
 // the holders.
 func (d *deviceBook) measure(m *meter, next driver.Reading, now time.Time, config *Config) {
 	if m.peaks {
-		d.peak(m, next.Value)
+		d.unattributed.peak(m.of(m.peak), next.Value)
 		m.keepPeak(d.timeline.On(next.At), next.Value*m.kept)
 	}
 	d.observeDistribution(m, next)
