@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,7 +110,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		deep bool // not with -short
 	}{
 		"processes":           {full: full{devices: 32, sharers: 64}, deep: true},
-		"processes and a lag": {full: full{devices: 32, sharers: 64, late: 60}},
+		"processes and a lag": {full: full{devices: 32, sharers: 64, late: 60}, lost: true},
 		"short claims":        {full: full{devices: 512, sharers: 1, short: 1}, lost: true, deep: true},
 		"short and a lag":     {full: full{devices: 64, sharers: 1, short: 1, late: 60}, lost: true},
 		"both and a lag":      {full: full{devices: 32, sharers: 64, short: 1, late: 60}, lost: true, deep: true},
@@ -142,56 +143,50 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// However short the history is, a reading that comes a minute late is divided as with all of it,
-// also among claims that have ended.
-func TestLateReadingIsDividedInAShortHistory(t *testing.T) {
-	charged := func(history int) (map[string]float64, int) {
+// However short the history is, what is counted goes to those who are known to have held the device
+// then, and else to nobody: no holder has more than with all of the history.
+func TestForgottenTimeIsUnattributed(t *testing.T) {
+	played := func(history int) (charged map[string]float64, lost int) {
 		config := exportertest.LedgerConfig()
 		config.History = history
 		f := full{devices: 2, sharers: 5, short: 2, late: 60, ledger: ledger.New(config)}
-		lost := 0
-		for range 124 {
+		for range 121 { // the last tick has a reading
 			f.pass()
 			lost += f.last.Forgotten
 		}
-		out := map[string]float64{}
-		for _, rows := range [][]book.Holder{f.last.Claims, f.last.Pods} {
-			for i := range rows {
-				for _, v := range rows[i].Values {
-					if v.Quantity == driver.IOBytes {
-						out[fmt.Sprint(*rows[i].HolderKey)] += v.Value
-					}
+		charged = map[string]float64{}
+		sums := map[string]float64{}
+		add := func(who, kind string, values []book.Value) {
+			for _, v := range values {
+				if v.Quantity == driver.IOBytes {
+					sums[kind] += v.Value
+					charged[who] = v.Value
 				}
 			}
 		}
-		return out, lost
+		for i := range f.last.Devices {
+			d := &f.last.Devices[i]
+			add("device "+d.ID.Device, "devices", d.Values)
+			add("nobody on "+d.ID.Device, "nobody", d.Unattributed)
+		}
+		for i := range f.last.Claims {
+			add("claim "+fmt.Sprint(*f.last.Claims[i].HolderKey), "claims", f.last.Claims[i].Values)
+		}
+		for i := range f.last.Pods {
+			add("pod "+fmt.Sprint(*f.last.Pods[i].HolderKey), "pods", f.last.Pods[i].Values)
+		}
+		for _, kind := range []string{"claims", "pods"} {
+			expect.That(t, exportertest.Close(sums["devices"], sums[kind]+sums["nobody"], 0), "history of %d: %v", history, sums)
+		}
+		return charged, lost
 	}
-	want, none := charged(0)
-	got, lost := charged(1)
-	must.That(t, len(want) >= 300 && none <= 0 && lost != 0, "%d claims, %d and %d entries lost", len(want), none, lost)
+	want, none := played(0)
+	got, lost := played(1)
+	must.That(t, len(want) >= 300 && none == 0 && lost > 0, "%d claims, %d and %d entries lost", len(want), none, lost)
 	for name, of := range want {
-		expect.That(t, exportertest.Close(got[name], of, 0), "%s has %v, want %v", name, got[name], of)
-	}
-}
-
-// If those whose readings are to come do not fit, they are kept, and the bound holds again when the
-// readings have come.
-func TestHistoryIsBoundedAgain(t *testing.T) {
-	config := exportertest.LedgerConfig()
-	config.Retention, config.History = 2*time.Second, 48<<10
-	f := full{devices: 4, sharers: 2, short: 2, late: 120, ledger: ledger.New(config)}
-	for f.tick < 120 {
-		f.pass()
-	}
-	if n := f.ledger.History(); n <= config.History {
-		t.Fatalf("%d bytes fit", n)
-	}
-	f.late = 1
-	f.tick += int(2 * ledger.RememberFor / time.Second)
-	for range 30 {
-		f.pass()
-		if n := f.ledger.History(); n > config.History {
-			t.Errorf("tick %d: who held what takes %d bytes", f.tick, n)
+		if !strings.HasPrefix(name, "nobody") {
+			expect.That(t, got[name] <= of*(1+1e-9), "%s has %v, and %v by all of the history", name, got[name], of)
 		}
 	}
+	expect.That(t, got["nobody on gpu-0"] > want["nobody on gpu-0"], "nobody has %v", got["nobody on gpu-0"])
 }

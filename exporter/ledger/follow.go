@@ -133,7 +133,7 @@ func (b *books) renew(d *deviceBook, all []hold, from time.Time, before time.Dur
 		}
 	}
 	endAccounts(d.timeline, replaced, from)
-	d.timeline = d.timeline[d.timeline.At(now.Add(-rememberFor)):]
+	d.timeline = slices.Delete(d.timeline, 0, d.timeline.At(now.Add(-rememberFor)))
 	for i := range all {
 		h := &all[i]
 		if h.From.IsZero() && h.by.pod != nil {

@@ -22,7 +22,7 @@ type Segments[H Holder] []Segment[H]
 
 // Segment is a span of time in which the holders and their parts did not change. Both lists are
 // empty for a free device. Otherwise the weights of each list sum to 1, and the uses of the claims
-// and the unattributed part sum to 1. See [Segments.Merged] for exceptions.
+// and the unattributed part sum to 1.
 type Segment[H Holder] struct {
 	From         time.Time
 	before       int // bytes of all earlier segments; those that are forgotten may be included
@@ -274,6 +274,14 @@ func (t Segments[H]) Each(from, to time.Time, f func(s *Segment[H], from, to tim
 			return
 		}
 	}
+}
+
+// Without returns the timeline without its first n segments. What is counted in their time is
+// unattributed: a holder that was dropped has it.
+func (t Segments[H]) Without(n int, dropped H) Segments[H] {
+	lost := Segment[H]{Claims: []Part[H]{{dropped, 1, join.Evenly(1), 1}}, Attribution: join.AttributionExclusive}
+	lost.before = t[n].before - lost.bytes()
+	return append(Segments[H]{lost}, t[n:]...)
 }
 
 // Replace replaces an account by another one.
