@@ -10,8 +10,7 @@ import (
 // report a quantity with the same meaning and unit.
 type Quantity uint8
 
-// The quantities of the standard catalogue. Each has its constant here and its entry in describe or
-// in a function that describe calls.
+// The quantities of the standard catalogue. Each has its constant here and its entry in table.
 const (
 	Utilization Quantity = iota
 	EngineUtilization
@@ -261,9 +260,10 @@ type Catalogue []Spec
 
 // Standard returns the standard catalogue.
 func Standard() Catalogue {
-	c := make(Catalogue, NumQuantities)
-	for q := range NumQuantities {
-		c[q] = specOf(q)
+	c := table()
+	for i := range c {
+		c[i].bound()
+		c[i].Metric = cmp.Or(c[i].Metric, c[i].metric())
 	}
 	return c
 }
@@ -304,18 +304,10 @@ func (c Catalogue) Named(name string) (Quantity, bool) {
 }
 
 // Spec returns the description of a quantity of the standard catalogue; it is empty for others.
-func (q Quantity) Spec() Spec { return specOf(q) }
+func (q Quantity) Spec() Spec { return *Standard().Spec(q) }
 
 // String returns the name of a quantity of the standard catalogue; "" for others.
-func (q Quantity) String() string { return describe(q).Name }
-
-// specOf returns the description of a quantity of the standard catalogue.
-func specOf(q Quantity) Spec {
-	s := describe(q)
-	s.bound()
-	s.Metric = cmp.Or(s.Metric, s.metric())
-	return s
-}
+func (q Quantity) String() string { return table().Spec(q).Name }
 
 // metric returns the name of the family by the rules of Prometheus: the name, its unit unless the
 // name ends with it, and total for a counter.
@@ -330,18 +322,16 @@ func (s *Spec) metric() string {
 	return name
 }
 
-// describe returns the description of a quantity without the bounds of its unit, and without the
-// name of its family unless that is not [Spec.metric].
-func describe(q Quantity) Spec { //nolint:funlen // a table
-	switch q {
-	case Utilization:
-		return Spec{
+// table returns the standard catalogue, without what follows from the units.
+func table() Catalogue { //nolint:funlen // a table
+	links := []Label{{Name: "link", Values: []string{"pcie", "xgmi"}}}
+	return Catalogue{
+		Utilization: {
 			Name: "utilization", Unit: "ratio", Sharing: Additive, NonNegative: true, Max: maxRatio,
 			Help:  "Share of time in which any engine of the device was busy, 0 to 1.",
 			Basis: ByTime, MeasuresBasis: true, Integral: "active_seconds", Activity: BusyShare, Distributed: true,
-		}
-	case EngineUtilization:
-		return Spec{
+		},
+		EngineUtilization: {
 			Name: "engine_utilization", Unit: "ratio", NonNegative: true, Max: maxRatio,
 			Help: "Share of time in which one engine of the device was busy, 0 to 1.",
 			Labels: []Label{{Name: "engine", Values: []string{
@@ -349,88 +339,65 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 				"fp64", "fp32", "fp16", "int", "video_enhance", "npu",
 			}}},
 			SoleLabels: []string{"sm", "tensor", "dram", "fp64", "fp32", "fp16", "int", "compute", "npu"},
-		}
-	case Occupancy:
-		return Spec{
+		},
+		Occupancy: {
 			Name: "occupancy", Unit: "ratio", NonNegative: true, Max: maxRatio,
 			Help: "Resident warps or waves as a share of what the device can hold, 0 to 1.",
-		}
-	case ActiveSeconds:
-		return Spec{
+		},
+		ActiveSeconds: {
 			Name: "active_seconds", Unit: "seconds", Type: Counter, Sharing: Additive, NonNegative: true,
 			Help:  "Busy time of the device: the integral of its utilization.",
 			Basis: ByTime, Activity: BusyShare,
-		}
-	case MemoryUsed:
-		return Spec{
+		},
+		MemoryUsed: {
 			Name: "memory_used", Unit: "bytes", Sharing: Additive, NonNegative: true,
 			Help:  "Device memory in use.",
 			Basis: ByMemory, MeasuresBasis: true, Peak: "memory_used_peak", Distributed: true,
-		}
-	case MemoryCapacity:
-		return Spec{
+		},
+		MemoryCapacity: {
 			Name: "memory_capacity", Unit: "bytes", NonNegative: true, Zero: ZeroIsAbsent,
 			Help: "Total memory of the device.",
-		}
-	case HostMemoryUsed:
-		return Spec{
-			Name: "host_memory_used", Unit: "bytes", NonNegative: true,
-			Help: "Memory of the host that the device uses as its own (GTT of AMD GPUs).",
-		}
-	case HostMemoryCapacity:
-		return Spec{
-			Name: "host_memory_capacity", Unit: "bytes", NonNegative: true, Fact: true,
-			Help: "Highest amount of the host's memory that the device can use as its own.",
-		}
-	case Power:
-		return Spec{
+		},
+		Power: {
 			Name: "power", Unit: "watts", Sharing: Additive, NonNegative: true, Zero: ZeroIsAbsentOfWhole,
 			Help:     "Power drawn by the device.",
 			Integral: "energy", Divided: true, Peak: "power_peak", Distributed: true,
-		}
-	case Energy:
-		return Spec{
+		},
+		Energy: {
 			Name: "energy", Unit: "joules", Type: Counter, Sharing: Additive, NonNegative: true,
 			Zero:    ZeroNeedsOther,
 			Help:    "Energy used by the device: its hardware counter, or else the integral of its power.",
 			Divided: true,
-		}
-	case Temperature:
-		return Spec{
+		},
+		Temperature: {
 			Name: "temperature", Unit: "celsius", Zero: ZeroIsAbsent,
 			Help: "Temperature of one sensor of the device.", Labels: []Label{{Name: "sensor"}},
-		}
-	case Clock:
-		return Spec{
+		},
+		Clock: {
 			Name: "clock", Unit: "hertz", NonNegative: true, Zero: ZeroIsAbsentOfWhole,
 			Help: "Frequency of one clock domain of the device.", Labels: []Label{{Name: "domain"}},
-		}
-	case IOBytes:
-		return Spec{
+		},
+		IOBytes: {
 			Name: "io_bytes", Unit: "bytes", Type: Counter, Sharing: Additive, NonNegative: true,
 			Help: "Bytes that crossed one of the device's links.",
 			Labels: []Label{
 				{Name: "link", Values: []string{"pcie", "nvlink", "network", "rdma", "xgmi", "storage"}}, directions(),
 			},
 			Activity: Traffic, ActiveLabels: []string{"network", "rdma"},
-		}
-	case NetworkPackets:
-		return Spec{
+		},
+		NetworkPackets: {
 			Name: "network_packets", Type: Counter, NonNegative: true, MaxRate: maxPackets,
 			Help: "Packets that the network device received or transmitted.", Labels: []Label{directions()},
-		}
-	case NetworkErrors:
-		return Spec{
+		},
+		NetworkErrors: {
 			Name: "network_errors", Type: Counter, NonNegative: true, MaxRate: maxPackets,
 			Help: "Packets that the network device received or transmitted with errors.", Labels: []Label{directions()},
-		}
-	case NetworkDrops:
-		return Spec{
+		},
+		NetworkDrops: {
 			Name: "network_drops", Type: Counter, NonNegative: true, MaxRate: maxPackets,
 			Help: "Packets that the network device dropped.", Labels: []Label{directions()},
-		}
-	case Errors:
-		return Spec{
+		},
+		Errors: {
 			Name: "errors", Type: Counter, Sharing: Witnessed, NonNegative: true, MaxRate: maxErrors,
 			Help: "Errors that the device or its driver reported. Those of NVLink 5 (XID 144 to 150) and of " +
 				"NVSwitches (codes from 10000 on) have the severity that the driver logs; a nonfatal error hits no holder.",
@@ -440,75 +407,191 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 				Label{Name: labelSeverity, Values: []string{"fatal", severityNonfatal, "unknown"}, Optional: true},
 			),
 			Failure: true, AppearLabels: []string{"xid"},
-		}
-	case ThrottledSeconds:
-		return Spec{
+		},
+		ThrottledSeconds: {
 			Name: "throttled_seconds", Unit: "seconds", Type: Counter, Sharing: Witnessed, NonNegative: true,
 			Help:   "Time in which the device was throttled, which means that it ran below its maximum clocks, by reason.",
 			Labels: []Label{{Name: "reason"}},
-		}
-	case Health:
-		return Spec{
+		},
+		Health: {
 			Name: "health", NonNegative: true, Max: 1,
 			Help:   "Health of the device as its driver reports it: 1 for the present status. The others have no series.",
 			Labels: []Label{{Name: "status", Values: []string{"healthy", "unhealthy", "unknown"}}},
 			State:  true, Internal: true,
-		}
-	case Capacity:
-		return Spec{
+		},
+		Capacity: {
 			Name: "capacity", NonNegative: true,
 			Help: "Capacity of the device for one resource, in the resource's base unit (memory in bytes, speed in bytes per " +
 				"second).",
 			Labels:   []Label{{Name: "resource"}},
 			Internal: true,
-		}
-	case RequestsInFlight:
-		return Spec{
+		},
+		NeedsAttention: {
+			Name: "needs_attention", NonNegative: true, Max: 1, Fact: true,
+			Help: "1 for each condition of the device that requires action by an operator; if there is none, 1 for action " +
+				"none.",
+			Labels: []Label{
+				{Name: "action", Values: []string{
+					"none", "reset", "reboot", "drain", "rma", "recover_fabric", "investigate",
+				}},
+				{Name: "reason", Values: []string{
+					"ok", "row_remap_pending", "row_remap_failed", "page_retirement_pending", "channel_repair_pending",
+					"tpc_repair_pending", "sram_ecc_threshold", "unrepairable_memory", "recovery_action",
+				}},
+			},
+		},
+		LifetimeErrors: {
+			Name: "lifetime_errors", NonNegative: true, Max: maxErrors * countsFor, Fact: true,
+			Help:   "Errors that the device has recorded over its lifetime, including those before the exporter started.",
+			Labels: errorLabels("ecc_corrected", "ecc_uncorrected", "row_remap", "page_retirement"),
+		},
+		PowerLimit: {
+			Name: "power_limit", Unit: "watts", NonNegative: true, Zero: ZeroIsAbsent, Fact: true,
+			Help: "Power limits of the device: enforced is in force now, default applies when the device starts, min and max " +
+				"are the range that can be set, critical is the limit of peaks.",
+			Labels: []Label{{Name: "limit", Values: []string{"enforced", "default", "min", "max", "critical"}}},
+			Limits: "energy", LimitLabels: []string{"enforced", "default"},
+		},
+		PerformanceState: {
+			Name: "performance_state", NonNegative: true, Max: maxPerformanceState, Fact: true,
+			Help: "Performance state of the device: 0 is the highest; a higher number saves more power.",
+		},
+		ThrottleActive: {
+			Name: "throttle_active", NonNegative: true, Max: 1, Fact: true,
+			Help:   "1 if the device is throttled for the reason now, else 0. dra_device_throttled_seconds_total has the time.",
+			Labels: []Label{{Name: "reason"}},
+		},
+		LinkWidth: {
+			Name: "link_width", NonNegative: true, Max: maxLanes, Zero: ZeroIsAbsent, Fact: true, Labels: links,
+			Help: "Negotiated number of lanes of a link of the device.",
+		},
+		LinkWidthMax: {
+			Name: "link_width_max", NonNegative: true, Max: maxLanes, Zero: ZeroIsAbsent, Fact: true, Labels: links,
+			Limits: "io_bytes", LimitLabels: []string{}, Link: LinkHasLanes,
+			Help: "Highest number of lanes that the link can have with this device in this machine.",
+		},
+		LinkGeneration: {
+			Name: "link_generation", NonNegative: true, Max: maxGeneration, Zero: ZeroIsAbsent, Fact: true, Labels: links,
+			Help: "Negotiated generation of a link of the device: 5 for PCIe 5.0. It can fall while the device is idle, to " +
+				"save power.",
+		},
+		LinkGenerationMax: {
+			Name: "link_generation_max", NonNegative: true, Max: maxGeneration, Zero: ZeroIsAbsent, Fact: true, Labels: links,
+			Limits: "io_bytes", LimitLabels: []string{}, Link: LinkHasGeneration,
+			Help: "Highest generation that the link can have with this device in this machine.",
+		},
+		FabricState: {
+			Name: "fabric_state", NonNegative: true, Max: 1, Fact: true,
+			Help: "1 for the current state of the device in its fabric, which links it to other devices. Absent if it is in " +
+				"no fabric.",
+			Labels: []Label{{Name: "state", Values: []string{
+				"healthy", "limited", "unhealthy", "failed", "not_started", "in_progress",
+			}}},
+		},
+		MemoryReserved: {
+			Name: "memory_reserved", Unit: "bytes", NonNegative: true, Fact: true,
+			Help: "Device memory that is reserved for the driver and the firmware. It is included in the capacity, but not in " +
+				"the memory in use.",
+		},
+		TemperatureMargin: {
+			Name: "temperature_margin", Unit: "celsius", Fact: true,
+			Help: "Difference between the temperature at which the device is throttled and its temperature; negative if it is " +
+				"above.",
+		},
+		FanSpeed: {
+			Name: "fan_speed", Unit: "ratio", NonNegative: true, Max: maxRatio, Fact: true,
+			Help: "Speed to which the device's fan is set, as a fraction of its maximum, which a fan may exceed. Absent if " +
+				"there is no fan.",
+		},
+		RDMAEvents: {
+			Name: "rdma_events", Type: Counter, NonNegative: true, MaxRate: maxBytesRate,
+			Help: "Congestion, retransmissions and failures that the RDMA device counts, by the name of the kernel's file. " +
+				"port_xmit_wait counts ticks of the hardware, retrans_bytes counts bytes.",
+			Labels: []Label{{Name: "event"}},
+		},
+		LinkUp: {
+			Name: "link_up", NonNegative: true, Max: 1, Fact: true,
+			Help:   "1 if the link of a port of the device is up (RDMA: its state is ACTIVE), 0 if it is not.",
+			Labels: []Label{{Name: "link", Values: []string{"network", "rdma"}}, {Name: "port"}},
+		},
+		HostMemoryUsed: {
+			Name: "host_memory_used", Unit: "bytes", NonNegative: true,
+			Help: "Memory of the host that the device uses as its own (GTT of AMD GPUs).",
+		},
+		HostMemoryCapacity: {
+			Name: "host_memory_capacity", Unit: "bytes", NonNegative: true, Fact: true,
+			Help: "Highest amount of the host's memory that the device can use as its own.",
+		},
+		RequestsInFlight: {
 			Name: "requests_in_flight", NonNegative: true, Max: 1e9,
 			Help: "Requests that the storage device has received and not completed yet.",
-		}
-	case StorageUsed:
-		return Spec{
-			Name: "storage_used", Unit: "bytes", NonNegative: true,
-			Help: "Storage of the device that is allocated, as counted by the device (NVMe: NUSE of its namespaces). " +
-				"dra_device_capacity{resource=\"storage\"} is the total.",
-		}
-	case MemoryUsedPeak:
-		return Spec{
+		},
+		FanRotation: {
+			Name: "fan_rotation", Metric: "fan_rpm", NonNegative: true, Max: maxRotation, Zero: ZeroNeedsOther, Fact: true,
+			Help:   "Speed of one fan of the device in revolutions per minute; 0 if it does not turn.",
+			Labels: []Label{{Name: "fan"}},
+		},
+		MemoryUsedPeak: {
 			Name: "memory_used_peak", Unit: "bytes", Sharing: Witnessed, NonNegative: true,
 			Help: "Highest memory use of all readings so far.",
 			Fact: true, Internal: true, Derived: true,
-		}
-	case PowerPeak:
-		return Spec{
+		},
+		PowerPeak: {
 			Name: "power_peak", Unit: "watts", Sharing: Witnessed, NonNegative: true,
 			Help: "Highest power of all readings so far.",
 			Fact: true, Internal: true, Derived: true,
-		}
-	case TensorThroughput:
-		return Spec{
+		},
+		Voltage: {
+			Name: "voltage", Unit: "volts", Zero: ZeroIsAbsent, Fact: true,
+			Help:   "Voltage of one power supply rail of the device.",
+			Labels: []Label{{Name: "domain"}},
+		},
+		RDMAPackets: {
+			Name: "rdma_packets", Type: Counter, NonNegative: true, MaxRate: maxPackets,
+			Help: "Packets that the RDMA device received or transmitted.", Labels: []Label{directions()},
+		},
+		RDMAOperations: {
+			Name: "rdma_operations", Type: Counter, NonNegative: true, MaxRate: maxBytesRate,
+			Help: "Operations that the RDMA device counts, by the name of the kernel's file: requests, work requests, packets " +
+				"of a kind. Files whose names end in bytes or Octets count bytes.",
+			Labels: []Label{{Name: "operation"}},
+		},
+		StorageUsed: {
+			Name: "storage_used", Unit: "bytes", NonNegative: true,
+			Help: "Storage of the device that is allocated, as counted by the device (NVMe: NUSE of its namespaces). " +
+				"dra_device_capacity{resource=\"storage\"} is the total.",
+		},
+		ClockMax: {
+			Name: "clock_max", Unit: "hertz", NonNegative: true, Zero: ZeroIsAbsent, Fact: true,
+			Help: "Highest frequency at which one clock domain of the device can run.", Labels: []Label{{Name: "domain"}},
+		},
+		TensorThroughput: {
 			Name: "tensor_throughput", Unit: "ratio", Sharing: Additive, NonNegative: true, Max: maxRatio,
 			Help: "Share of the highest rate of the tensor cores that they reach, 0 to 1: the share of time in which they are " +
 				"busy, times the clock of the SMs over its maximum.",
 			Integral: "tensor_seconds", Internal: true, Derived: true,
-		}
-	case TensorSeconds:
-		return Spec{
+		},
+		TensorSeconds: {
 			Name: "tensor_seconds", Unit: "seconds", Type: Counter, Sharing: Additive, NonNegative: true,
 			Help: "Time for which the tensor cores were busy, at the highest clock: the integral of their throughput, by " +
 				"which an hour at half of the clock counts half an hour. Its rate is the overall FLOP utilization.",
 			Internal: true, Derived: true,
-		}
-	case RDMAEvents, RDMAPackets, RDMAOperations, LinkUp:
-		return networkSpec(q)
-	default:
-		return conditionSpec(q)
+		},
 	}
 }
 
 func errorLabels(kinds ...string) []Label {
 	return []Label{{Name: "kind", Values: kinds}, {Name: "code"}}
 }
+
+// Bounds of quantities whose unit has none. The highest performance state is NVML_PSTATE_15;
+// NVML_PSTATE_UNKNOWN is 32.
+const (
+	maxPerformanceState = 15
+	maxLanes            = 256
+	maxGeneration       = 16
+	maxRotation         = 1e5
+)
 
 func directions() Label { return Label{Name: "direction", Values: []string{"receive", "transmit"}} }
 

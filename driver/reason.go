@@ -15,7 +15,7 @@ import (
 // Reason is the reason for which an input failed or a part of it was rejected. It is the value of
 // the label reason of dra_exporter_source_errors_total and of dra_exporter_input_rejected_total.
 //
-// The constants are a closed list, which [Reasons] returns.
+// The constants are a closed list: no other package makes a reason.
 type Reason string
 
 // Reasons for which a source, or another input, fails.
@@ -71,9 +71,6 @@ const (
 	ReasonUnknownQuantity     Reason = "unknown_quantity"       // a quantity outside the catalogue
 	ReasonNoMatch             Reason = "no_match"               // a series that identifies no hardware
 	ReasonPartition           Reason = "partition"              // a series of a partition, without the partition's name
-	ReasonFact                Reason = "fact"                   // a fact of the inventory
-	ReasonHolder              Reason = "holder"                 // a pod that cannot hold the claim
-	ReasonConsumed            Reason = "consumed"               // a capacity that a claim consumes
 	ReasonMissingPod          Reason = "missing_pod"            // a pod without name or namespace
 	ReasonMissingContainer    Reason = "missing_container"      // a container without name
 	ReasonMissingClaim        Reason = "missing_claim"          // a claim without name or namespace
@@ -107,31 +104,6 @@ const (
 	ReasonOtherNode           Reason = "other_node"             // a file that another node wrote
 	ReasonConflictingCDI      Reason = "conflicting_cdi_device" // a CDI device that one folder defines twice
 )
-
-// Reasons returns the closed list.
-func Reasons() []Reason {
-	return []Reason{
-		ReasonTimeout, ReasonCanceled, ReasonHung, ReasonPanic, ReasonUnavailable,
-		ReasonUnimplemented, ReasonAbsent, ReasonUnauthorized, ReasonForbidden, ReasonRateLimited, ReasonRedirected,
-		ReasonServerError, ReasonTooLarge, ReasonExpired, ReasonEmptyDisbelieved, ReasonNoData,
-		ReasonGPULost, ReasonDriverNotLoaded, ReasonDriverMismatch, ReasonHostEngine, ReasonNoLibrary, ReasonUnread,
-		ReasonDiskFull, ReasonReadOnly, ReasonLocked, ReasonOther,
-		ReasonMalformed, ReasonDuplicate, ReasonTooMany, ReasonTooManyIDs, ReasonTooLong, ReasonInvalidUTF8,
-		ReasonLabel, ReasonType, ReasonNotFinite, ReasonNegative, ReasonOutOfRange,
-		ReasonNoValue, ReasonZero, ReasonRate, ReasonFall, ReasonNoTime,
-		ReasonOverwritten, ReasonStale, ReasonUnknownQuantity, ReasonNoMatch, ReasonPartition, ReasonFact,
-		ReasonHolder, ReasonConsumed, ReasonMissingPod, ReasonMissingContainer, ReasonMissingClaim,
-		ReasonMissingDriver, ReasonMissingPool, ReasonMissingDevice, ReasonMissingResource,
-		ReasonMissingCDI, ReasonMalformedObject, ReasonMalformedSlice,
-		ReasonMalformedDevice, ReasonMalformedCapacity,
-		ReasonTooManySlices, ReasonTooManyDevices,
-		ReasonDuplicateDevice, ReasonNodeSelector, ReasonMalformedPod, ReasonMalformedClaim,
-		ReasonDuplicateClaim, ReasonMalformedSpec, ReasonMalformedCDI, ReasonLargeSpec,
-		ReasonUnreadableSpec, ReasonUnreadableFolder, ReasonTooManySpecs, ReasonMalformedTaintRule,
-		ReasonUnsupportedSelector, ReasonTooManyTaints, ReasonTooManyTaintRules,
-		ReasonNewerFormat, ReasonOtherNode, ReasonConflictingCDI,
-	}
-}
 
 // ReasonError is an error with a reason. [ReasonOf] finds it in the tree of an error.
 type ReasonError struct {

@@ -54,7 +54,7 @@ func newChain(devices int) *chain {
 	c.node = newBookNode(c, c.inventory, time.Now)
 	c.kube = kube.NewNode(kube.Config{
 		API: c, Name: "node", Book: c.node.Book, Now: time.Now, Jitter: func() float64 { return 0 },
-		Report: func(string, time.Duration, error) {}, Absent: func(string, error) {}, LeftOut: func(string) {},
+		Report: func(string, time.Duration, error) {}, Absent: func(string, error) {},
 	})
 	latest := func() *exposition.Snapshot { return c.latest }
 	c.renderer = exposition.New(prometheus.NewRegistry(), latest, exposition.Config{})

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -68,7 +69,7 @@ func (k *wireKubelet) shuffle() {
 
 // List implements [podresources.Lister].
 func (k *wireKubelet) List(context.Context) (*v1.ListPodResourcesResponse, error) {
-	return k.Decode(k.wire)
+	return k.Decode(mem.BufferSlice{mem.SliceBuffer(k.wire)})
 }
 
 // Instance implements [podresources.Lister].
@@ -142,7 +143,7 @@ func (w *wholeNode) fill(tb testing.TB, each func(tick int)) {
 		w.Sampler.tick(tb.Context())
 		each(tick)
 	}
-	history := must.Get(w.recorder.History(tb.Context(), recorder.Selection{Device: "gpu-7"}))(tb)
+	history := w.recorder.History(recorder.Selection{Device: "gpu-7"})
 	n := len(history.Times)
 	must.That(tb, n >= 600, "the ring has %d ticks, want at least 600", n)
 }

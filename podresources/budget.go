@@ -1,9 +1,7 @@
 package podresources
 
 import (
-	"bytes"
 	"cmp"
-	"hash/maphash"
 	"math"
 	"slices"
 
@@ -56,6 +54,7 @@ const (
 // Field numbers of the kubelet's messages (k8s.io/kubelet pkg/apis/podresources/v1/api.proto), and
 // the one that this package adds for the number of parts that were left out.
 const (
+	podResourcesField     = 1 // ListPodResourcesResponse.pod_resources
 	containersField       = 3 // PodResources.containers
 	devicesField          = 2 // ContainerResources.devices
 	dynamicResourcesField = 5 // ContainerResources.dynamic_resources
@@ -66,131 +65,45 @@ const (
 	leftOutField = protowire.MaxValidNumber
 )
 
-// budget decides which pods of an answer are kept. The decision does not depend on the order of the
-// pods.
-type budget struct {
-	seed    maphash.Seed
-	empty   uint64 // pods without devices whose hash is below it are kept
-	largest int    // pods up to this cost are kept, of this cost those whose hash is below equal
-	equal   uint64
+// selection has the pods of an answer that are kept: the most useful ones. It does not depend on
+// their order.
+type selection struct {
+	most  Bounds
+	pods  []*decodedPod
+	bytes int
+	lost  int         // number of pods that are not kept
+	worst *decodedPod // neither it nor any less useful pod is kept; nil: any may be
 }
 
-// newBudget returns the budget for the pods of an answer.
-func newBudget(wire [][]byte, seed maphash.Seed, most Bounds) budget {
-	b := budget{seed: seed, empty: math.MaxUint64, largest: math.MaxInt, equal: math.MaxUint64}
-	all, total := 0, 0
-	_ = eachPod(wire, func(content []byte) { all++; total += len(content) })
-	if all <= most.Pods && total <= most.Bytes {
-		return b
+// add adds a pod, and decodes it if it is new. content are its bytes.
+func (s *selection) add(p *decodedPod, content []byte) {
+	if s.worst != nil && p.compare(s.worst) >= 0 {
+		s.lost++
+		return
 	}
-	var costs []int
-	empty := make([]uint64, 0, all) // hashes
-	_ = eachPod(wire, func(content []byte) {
-		if hasDevices(content) {
-			costs = append(costs, costOf(content))
-		} else {
-			empty = append(empty, maphash.Bytes(seed, content))
-		}
-	})
-	slices.Sort(costs)
-	kept, used := 0, 0
-	for kept < min(len(costs), most.Pods) && used+costs[kept] <= most.Bytes {
-		used += costs[kept]
-		kept++
+	if p.pod == nil {
+		p.pod = decodePod(content)
 	}
-	b.empty = below(empty, most.Pods-kept)
-	if kept == len(costs) {
-		return b
+	s.pods = append(s.pods, p)
+	if s.bytes += p.cost; len(s.pods) > 2*s.most.Pods || s.bytes > 2*s.most.Bytes {
+		s.cut()
 	}
-	b.largest = costs[kept]
-	smaller, _ := slices.BinarySearch(costs, b.largest)
-	var equal []uint64
-	_ = eachPod(wire, func(content []byte) {
-		if hasDevices(content) && costOf(content) == b.largest {
-			equal = append(equal, maphash.Bytes(seed, content))
-		}
-	})
-	b.equal = below(equal, kept-smaller)
-	return b
 }
 
-// below returns the hash value below which n of the hashes lie, or all if there are fewer.
-func below(all []uint64, n int) uint64 {
-	if n >= len(all) {
-		return math.MaxUint64
+// cut drops what is beyond the bounds.
+func (s *selection) cut() {
+	if len(s.pods) <= s.most.Pods && s.bytes <= s.most.Bytes {
+		return
 	}
-	slices.Sort(all)
-	return all[n]
-}
-
-// keeps reports whether a pod is kept.
-func (b *budget) keeps(content []byte) bool {
-	if b.empty == math.MaxUint64 && b.largest == math.MaxInt {
-		return true
+	slices.SortFunc(s.pods, (*decodedPod).compare)
+	kept := 0
+	for s.bytes = 0; kept < s.most.Pods && s.bytes+s.pods[kept].cost <= s.most.Bytes; kept++ {
+		s.bytes += s.pods[kept].cost
 	}
-	limit := b.empty
-	if hasDevices(content) {
-		limit = math.MaxUint64
-		if c := cmp.Compare(costOf(content), b.largest); c > 0 {
-			return false
-		} else if c == 0 {
-			limit = b.equal
-		}
-	}
-	return limit == math.MaxUint64 || maphash.Bytes(b.seed, content) < limit
-}
-
-// costOf returns how many bytes of a pod are kept.
-func costOf(content []byte) int {
-	if len(content) < largePod {
-		return len(content)
-	}
-	return len(withoutIDs(content))
-}
-
-// hasDevices reports whether a pod has devices.
-func hasDevices(pod []byte) bool {
-	found := false
-	eachField(pod, containersField, func(container []byte) {
-		eachField(container, devicesField, func([]byte) { found = true })
-		eachField(container, dynamicResourcesField, func([]byte) { found = true })
-	})
-	return found
-}
-
-// withoutIDs returns a pod without its surplus device IDs, and with their number.
-func withoutIDs(pod []byte) []byte {
-	if !hasManyIDs(pod) {
-		return pod
-	}
-	return replaced(pod, containersField, func(container []byte) []byte {
-		return replaced(container, devicesField, func(devices []byte) []byte {
-			var ids [][]byte
-			eachField(devices, deviceIDsField, func(id []byte) { ids = append(ids, id) })
-			if len(ids) <= maxPluginIDs {
-				return devices
-			}
-			slices.SortFunc(ids, bytes.Compare)
-			out := replaced(devices, deviceIDsField, nil)
-			for _, id := range ids[:maxPluginIDs] {
-				out = protowire.AppendBytes(protowire.AppendTag(out, deviceIDsField, protowire.BytesType), id)
-			}
-			return withLeftOut(out, uint64(len(ids)-maxPluginIDs))
-		})
-	})
-}
-
-// hasManyIDs reports whether the pod has surplus device IDs.
-func hasManyIDs(pod []byte) bool {
-	many := false
-	eachField(pod, containersField, func(container []byte) {
-		eachField(container, devicesField, func(devices []byte) {
-			n := 0
-			eachField(devices, deviceIDsField, func([]byte) { n++ })
-			many = many || n > maxPluginIDs
-		})
-	})
-	return many
+	s.worst = s.pods[kept]
+	s.lost += len(s.pods) - kept
+	clear(s.pods[kept:])
+	s.pods = s.pods[:kept]
 }
 
 // withLeftOut appends to a message the number of its parts that were left out.
@@ -217,48 +130,4 @@ func leftOut(message proto.Message) int {
 		unknown = unknown[n:]
 	}
 	return 0
-}
-
-// eachField calls f with each value of a field of a message. It stops at the first malformed field.
-func eachField(message []byte, field protowire.Number, f func(value []byte)) {
-	for len(message) > 0 {
-		number, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return
-		}
-		size := protowire.ConsumeFieldValue(number, kind, message[n:])
-		if size < 0 {
-			return
-		}
-		if number == field && kind == protowire.BytesType {
-			value, _ := protowire.ConsumeBytes(message[n:])
-			f(value)
-		}
-		message = message[n+size:]
-	}
-}
-
-// replaced returns a message with the values of a field replaced by what f returns; a nil f removes
-// them. From the first malformed field on, the message is unchanged.
-func replaced(message []byte, field protowire.Number, f func(value []byte) []byte) []byte {
-	out := make([]byte, 0, len(message)/4)
-	for len(message) > 0 {
-		number, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return append(out, message...)
-		}
-		size := protowire.ConsumeFieldValue(number, kind, message[n:])
-		if size < 0 {
-			return append(out, message...)
-		}
-		switch {
-		case number != field || kind != protowire.BytesType:
-			out = append(out, message[:n+size]...)
-		case f != nil:
-			value, _ := protowire.ConsumeBytes(message[n:])
-			out = protowire.AppendBytes(protowire.AppendTag(out, number, kind), f(value))
-		}
-		message = message[n+size:]
-	}
-	return out
 }

@@ -34,7 +34,7 @@ func plugged(name, resource string, devices int) *v1.PodResources {
 func decoded(t *testing.T, pods ...*v1.PodResources) ([]Allocation, driver.Rejections) {
 	t.Helper()
 	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
-	answer := must.Get(new(Decoder).Decode(wireOf(t, pods...)))(t)
+	answer := must.Get(new(Decoder).Decode(inPieces(wireOf(t, pods...), 16<<10)))(t)
 	return Parse(answer)
 }
 
@@ -117,7 +117,7 @@ func TestLargeAnswers(t *testing.T) {
 			for range 3 {
 				pods := slices.Concat(held, tt.pods)
 				rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
-				answer := must.Get(d.Decode(wireOf(t, pods...)))(t)
+				answer := must.Get(d.Decode(inPieces(wireOf(t, pods...), 16<<10)))(t)
 				var names []string
 				kept := 0
 				for _, pod := range answer.PodResources {
@@ -149,7 +149,7 @@ func TestBoundsWithLessMemory(t *testing.T) {
 	for share, rows := range map[float64]int{0.25: 1024, 0.125: 512} {
 		bounds := FullBounds().Times(share)
 		decoder := Decoder{Bounds: bounds}
-		answer := must.Get(decoder.Decode(wireOf(t, pods...)))(t)
+		answer := must.Get(decoder.Decode(inPieces(wireOf(t, pods...), 16<<10)))(t)
 		allocations, rejected := bounds.Parse(answer)
 		if n := len(answer.GetPodResources()); n != min(len(pods), maxAnswerPods/int(1/share)) {
 			t.Errorf("share %v: %d pods are kept", share, n)
@@ -190,7 +190,7 @@ func TestStuckPod(t *testing.T) {
 		if n == 164 && len(wire) < 18_000_000 {
 			t.Errorf("the answer has %d bytes", len(wire))
 		}
-		answer := must.Get(d.Decode(slices.Collect(slices.Chunk(wire, 16<<10))...))(t)
+		answer := must.Get(d.Decode(inPieces(wire, 16<<10)))(t)
 		kept := proto.Size(answer)
 		expect.That(t, kept <= 8<<10, "of %d bytes %d are kept", len(wire), kept)
 		got, rejected := Parse(answer)
@@ -242,7 +242,7 @@ func BenchmarkAnswer(b *testing.B) {
 			var d Decoder
 			var before *v1.ListPodResourcesResponse
 			for i := 0; b.Loop(); i++ {
-				answer := must.Get(d.Decode(wires[i%2]))(b)
+				answer := must.Get(d.Decode(inPieces(wires[i%2], 16<<10)))(b)
 				if answer != before {
 					Parse(answer)
 				}

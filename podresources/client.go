@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,7 +18,6 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -46,36 +44,19 @@ var (
 // Client calls the kubelet's PodResources service over one connection. After a restart of the
 // kubelet it reconnects within half a second. It is safe for concurrent use.
 type Client struct {
-	conn        *grpc.ClientConn
-	decoder     *Decoder
-	socket      string
-	connections connections
+	conn    *grpc.ClientConn
+	decoder *Decoder
+	socket  string
 }
 
 // Instance identifies a running kubelet: after a restart it differs. It is empty if unknown.
 type Instance string
 
-// connections counts the connections of a client. It is a [stats.Handler].
-type connections struct{ count atomic.Int64 }
-
-var _ stats.Handler = (*connections)(nil)
-
-func (c *connections) HandleConn(_ context.Context, s stats.ConnStats) {
-	if _, begun := s.(*stats.ConnBegin); begun {
-		c.count.Add(1)
-	}
-}
-
-func (*connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-
-func (*connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
-func (*connections) HandleRPC(context.Context, stats.RPCStats)                       {}
-
 // NewClient returns a client of the service on that unix socket, whose answers are bounded. It does
 // not connect before the first call.
 func NewClient(socket string, bounds Bounds) (*Client, error) {
 	c := &Client{decoder: &Decoder{Bounds: bounds}, socket: socket}
-	conn, err := connect(socket, grpc.WithStatsHandler(&c.connections),
+	conn, err := connect(socket,
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(bounds.orFull().Answer), grpc.ForceCodecV2(answerCodec{})))
 	if err != nil {
 		return nil, err
@@ -85,15 +66,12 @@ func NewClient(socket string, bounds Bounds) (*Client, error) {
 }
 
 // Instance returns the kubelet that would answer now. It is identified by its socket, which a
-// kubelet creates when it starts, or by the connection if the socket can't be examined.
+// kubelet creates when it starts.
 func (c *Client) Instance() Instance {
 	if info, err := os.Stat(c.socket); err == nil {
 		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 			return Instance(fmt.Sprintf("inode %d of %d", stat.Ino, stat.Ctim.Nano()))
 		}
-	}
-	if count := c.connections.count.Load(); count > 0 {
-		return Instance(fmt.Sprint("connection ", count))
 	}
 	return ""
 }
@@ -206,10 +184,6 @@ func (answerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
 	}
-	wire := make([][]byte, 0, len(data))
-	for _, piece := range data {
-		wire = append(wire, piece.ReadOnlyData())
-	}
-	a.response, a.err = a.decoder.Decode(wire...)
+	a.response, a.err = a.decoder.Decode(data)
 	return nil
 }

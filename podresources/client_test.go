@@ -196,24 +196,3 @@ func TestClientTellsKubeletsApart(t *testing.T) {
 	second := c.Instance()
 	expect.That(t, second != first && second != "", "after a restart the kubelet is %q, and was %q", second, first)
 }
-
-// If the status of the socket can't be read, each connection counts as one to another kubelet.
-// Before the first connection, the instance is unknown.
-func TestClientTellsConnectionsApart(t *testing.T) {
-	k, c := dial(t)
-	c.socket += ".is-elsewhere"
-	expect.That(t, c.Instance() == "", "a kubelet is known before there is a connection")
-	must.Get(list(t, c, waitLimit))(t)
-	first := c.Instance()
-	must.Get(list(t, c, waitLimit))(t)
-	expect.That(t, first != "" && c.Instance() == first,
-		"over one connection the kubelet is %q, then %q", first, c.Instance())
-	must.Do(t, k.Restart(t.Context(), 0, 0))
-	for begin := time.Now(); time.Since(begin) < waitLimit; time.Sleep(10 * time.Millisecond) {
-		if _, err := list(t, c, waitLimit); err == nil {
-			break
-		}
-	}
-	second := c.Instance()
-	expect.That(t, second != first, "after a restart the kubelet is as before, %q", second)
-}

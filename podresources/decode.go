@@ -1,19 +1,18 @@
 package podresources
 
 import (
-	"crypto/sha256"
+	"cmp"
 	"errors"
 	"hash/maphash"
+	"maps"
+	"slices"
 	"sync"
 
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
-
-// podResourcesField is the number of ListPodResourcesResponse.pod_resources (k8s.io/kubelet
-// pkg/apis/podresources/v1/api.proto).
-const podResourcesField = 1
 
 // Decoder decodes successive answers of List. A pod with the same bytes as in the answer before is
 // the same message, and an answer with the same pods is the same pointer, whatever their order,
@@ -27,174 +26,169 @@ type Decoder struct {
 	Bounds Bounds
 
 	mu     sync.Mutex
-	seed   maphash.Seed
+	seeds  [2]maphash.Seed
 	answer *v1.ListPodResourcesResponse
-	pods   map[string]*decodedPod // pods of answer, by their bytes or, if these are many, by their hash
-	lost   int                    // number of pods that are left out of answer
-	turn   uint64                 // counts the responses
+	pods   map[podHash]*decodedPod // pods of answer
+	lost   int                     // number of pods that are left out of answer
 }
 
-// decodedPod is a pod, and the last answer that had it.
+// podHash identifies the bytes of a pod.
+type podHash [2]uint64
+
+// decodedPod is a pod of an answer.
 type decodedPod struct {
-	pod  *v1.PodResources // nil if it cannot be decoded
-	turn uint64
+	pod   *v1.PodResources // nil if it cannot be decoded
+	hash  podHash
+	empty bool // without devices
+	cost  int  // bytes that are kept of it
+}
+
+// compare orders pods by their use: the least useful ones come last. The order of the pods in the
+// answer does not matter.
+func (p *decodedPod) compare(other *decodedPod) int {
+	if p.empty != other.empty {
+		if p.empty {
+			return 1
+		}
+		return -1
+	}
+	if p.empty {
+		return slices.Compare(p.hash[:], other.hash[:])
+	}
+	return cmp.Or(cmp.Compare(p.cost, other.cost), slices.Compare(p.hash[:], other.hash[:]))
 }
 
 // Decode decodes an answer of List, which arrives in pieces. protobuf rejects the whole message for
 // a single name that is not UTF-8; here, only pods that cannot be decoded are nil. Pods beyond the
-// bounds are left out; [Parse] counts them. The bytes are not kept; of those in several pieces, one
-// pod at a time is copied.
-func (d *Decoder) Decode(wire ...[]byte) (*v1.ListPodResourcesResponse, error) {
+// bounds are left out; [Parse] counts them. The bytes are not kept; one pod at a time is copied.
+func (d *Decoder) Decode(wire mem.BufferSlice) (*v1.ListPodResourcesResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.seed == (maphash.Seed{}) {
-		d.seed = maphash.MakeSeed()
+	if d.seeds[0] == (maphash.Seed{}) {
+		d.seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 	}
-	d.turn++
-	wire, large := shrunk(wire)
-	within := newBudget(wire, d.seed, d.Bounds.orFull())
-	pods, known, lost, err := d.count(wire, &within)
+	kept, err := d.read(wire)
 	if err != nil {
 		return nil, err
 	}
-	lost += large
-	if d.answer != nil && known == pods && pods == len(d.pods) && pods == len(d.answer.PodResources) && lost == d.lost {
+	known := make(map[podHash]*decodedPod, len(kept.pods))
+	for _, p := range kept.pods {
+		known[p.hash] = p
+	}
+	if d.answer != nil && kept.lost == d.lost && len(kept.pods) == len(d.answer.PodResources) &&
+		len(known) == len(kept.pods) && maps.Equal(known, d.pods) {
 		return d.answer, nil
 	}
-	before := d.pods
-	d.pods, d.lost = make(map[string]*decodedPod, pods), lost
-	d.answer = &v1.ListPodResourcesResponse{}
-	if pods > 0 {
-		d.answer.PodResources = make([]*v1.PodResources, 0, pods)
-	}
-	if lost > 0 {
-		d.answer.ProtoReflect().SetUnknown(withLeftOut(nil, uint64(lost)))
-	}
-	err = eachPod(wire, func(content []byte) {
-		if !within.keeps(content) {
-			return
-		}
-		p := before[string(keyOf(content))]
-		if p == nil {
-			p = &decodedPod{pod: decodePod(content)}
-		}
-		d.pods[string(keyOf(content))] = p
+	d.answer, d.pods, d.lost = &v1.ListPodResourcesResponse{}, known, kept.lost
+	for _, p := range kept.pods {
 		d.answer.PodResources = append(d.answer.PodResources, p.pod)
-	})
-	return d.answer, err
-}
-
-// keyOf returns the key of a pod's bytes.
-func keyOf(content []byte) []byte {
-	if len(content) < largePod {
-		return content
 	}
-	sum := sha256.Sum256(content)
-	return sum[:]
-}
-
-// count returns how many pods of an answer are kept, how many of these were in the answer before
-// (each counted once), and how many are left out.
-func (d *Decoder) count(wire [][]byte, within *budget) (pods, known, lost int, err error) {
-	err = eachPod(wire, func(content []byte) {
-		if !within.keeps(content) {
-			lost++
-			return
-		}
-		pods++
-		if p := d.pods[string(keyOf(content))]; p != nil && p.turn != d.turn {
-			p.turn = d.turn
-			known++
-		}
-	})
-	return pods, known, lost, err
-}
-
-// shrunk returns an answer in which pods of stuckPod bytes or more list nothing twice: kubelet 1.36
-// lists the devices of a pod again at each retry if one of its two drivers fails (kubernetes issue
-// 141335), the k-th device with the CDI names of the k-1 before it. It omits, and counts, pods that
-// are larger than maxPod even so. Other answers are returned as they are.
-func shrunk(wire [][]byte) (_ [][]byte, large int) {
-	others, stuck := 0, 0
-	err := walk(wire, func(in *pieces, size uint64) error {
-		if size < stuckPod {
-			others += int(size) + maxHead
-		} else {
-			stuck++
-		}
-		return in.pass(size)
-	})
-	if err != nil || stuck == 0 {
-		return wire, 0
+	if kept.lost > 0 {
+		d.answer.ProtoReflect().SetUnknown(withLeftOut(nil, uint64(kept.lost)))
 	}
-	out := make([]byte, 0, others)
-	err = walk(wire, func(in *pieces, size uint64) (err error) {
-		var content []byte
-		if size < stuckPod {
-			content, err = in.take(size)
-		} else {
-			content, err = in.distinct(size, containersField, dynamicResourcesField, claimResourcesField, cdiDevicesField)
-		}
-		if errors.Is(err, errLargePod) {
-			large++
-			return nil
-		}
-		out = protowire.AppendBytes(protowire.AppendTag(out, podResourcesField, protowire.BytesType), content)
-		return err
-	})
-	if err != nil {
-		return wire, 0 // it is malformed
-	}
-	return [][]byte{out}, large
+	return d.answer, nil
 }
 
-// maxHead is the most bytes before the content of a pod.
-const maxHead = 1 + 10
-
-// eachPod calls f with the bytes of each pod of an answer, which f may use until it returns.
-func eachPod(wire [][]byte, f func(content []byte)) error {
-	return walk(wire, func(in *pieces, size uint64) error {
-		content, err := in.take(size)
-		if err == nil {
-			f(content)
-		}
-		return err
-	})
-}
-
-// walk calls f at the beginning of each pod of an answer, with its size. f must take or pass it.
-func walk(wire [][]byte, f func(in *pieces, size uint64) error) error {
-	in := pieces{rest: wire}
-	for in.more() {
-		tag, err := in.varint()
+// read returns the pods of an answer that are kept. Those of the answer before are the same ones.
+func (d *Decoder) read(wire mem.BufferSlice) (*selection, error) {
+	in := pieces{Reader: wire.Reader()}
+	defer func() { _ = in.Close() }()
+	kept := &selection{most: d.Bounds.orFull()}
+	for in.Remaining() > 0 {
+		number, size, ok, err := in.begin(0)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if number, kind := protowire.DecodeTag(tag); number != podResourcesField || kind != protowire.BytesType {
-			if err := in.skip(number, kind); err != nil {
-				return err
+		if !ok || number != podResourcesField {
+			if err := in.pass(size); err != nil {
+				return nil, err
 			}
 			continue
 		}
-		size, err := in.varint()
-		if err != nil {
-			return err
-		}
-		if err := f(&in, size); err != nil {
-			return err
+		content, err := in.pod(size)
+		switch {
+		case errors.Is(err, errLargePod):
+			kept.lost++
+		case err != nil:
+			return nil, err
+		default:
+			kept.add(d.known(content), content)
 		}
 	}
-	return nil
+	kept.cut()
+	return kept, nil
 }
 
-// decodePod reads one pod; nil: it cannot be decoded.
-func decodePod(wire []byte) *v1.PodResources {
-	if len(wire) >= largePod {
-		wire = withoutIDs(wire)
+// known returns the pod with these bytes: that of the answer before, or a new one.
+func (d *Decoder) known(content []byte) *decodedPod {
+	hash := podHash{maphash.Bytes(d.seeds[0], content), maphash.Bytes(d.seeds[1], content)}
+	if p := d.pods[hash]; p != nil {
+		return p
 	}
+	return &decodedPod{hash: hash, empty: !hasDevices(content), cost: len(content) - surplus(content)}
+}
+
+// decodePod reads one pod, without its surplus device IDs; nil: it cannot be decoded.
+func decodePod(wire []byte) *v1.PodResources {
 	pod := new(v1.PodResources)
 	if proto.Unmarshal(wire, pod) != nil {
 		return nil
 	}
+	for _, container := range pod.Containers {
+		for _, d := range container.Devices {
+			if more := len(d.DeviceIds) - maxPluginIDs; more > 0 {
+				slices.Sort(d.DeviceIds)
+				d.DeviceIds = slices.Clone(d.DeviceIds[:maxPluginIDs])
+				d.ProtoReflect().SetUnknown(withLeftOut(nil, uint64(more)))
+			}
+		}
+	}
 	return pod
+}
+
+// hasDevices reports whether a pod has devices.
+func hasDevices(pod []byte) bool {
+	found := false
+	eachField(pod, containersField, func(container []byte) {
+		eachField(container, devicesField, func([]byte) { found = true })
+		eachField(container, dynamicResourcesField, func([]byte) { found = true })
+	})
+	return found
+}
+
+// surplus returns the size of a pod's surplus device IDs.
+func surplus(pod []byte) (size int) {
+	if len(pod) < largePod {
+		return 0
+	}
+	eachField(pod, containersField, func(container []byte) {
+		eachField(container, devicesField, func(devices []byte) {
+			n := 0
+			eachField(devices, deviceIDsField, func(id []byte) {
+				if n++; n > maxPluginIDs {
+					size += len(id)
+				}
+			})
+		})
+	})
+	return size
+}
+
+// eachField calls f with each value of a field of a message. It stops at the first malformed field.
+func eachField(message []byte, field protowire.Number, f func(value []byte)) {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return
+		}
+		size := protowire.ConsumeFieldValue(number, kind, message[n:])
+		if size < 0 {
+			return
+		}
+		if number == field && kind == protowire.BytesType {
+			value, _ := protowire.ConsumeBytes(message[n:])
+			f(value)
+		}
+		message = message[n+size:]
+	}
 }

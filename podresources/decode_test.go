@@ -2,7 +2,6 @@ package podresources
 
 import (
 	"bytes"
-	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -48,7 +47,7 @@ func TestDecode(t *testing.T) {
 				if len(tt.wire) > 1<<20 && size < 1<<14 {
 					continue // it takes too long
 				}
-				got, err := new(Decoder).Decode(slices.Collect(slices.Chunk(tt.wire, max(1, size)))...)
+				got, err := new(Decoder).Decode(inPieces(tt.wire, size))
 				must.That(t, tt.bad == (err != nil), "pieces of %d bytes: error %v, want one: %v", size, err, tt.bad)
 				if err != nil {
 					continue

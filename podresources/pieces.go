@@ -2,31 +2,46 @@ package podresources
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // pieces reads a protobuf message that is in memory in several pieces.
 type pieces struct {
-	first   []byte
-	rest    [][]byte
-	scratch []byte // of the last value that was in more than one piece
-	read    uint64 // bytes
+	*mem.Reader
+	scratch []byte // of the last value
 }
 
 // errLargePod is the error for a pod that is larger than maxPod.
 var errLargePod = errors.New("the pod is too large")
 
+// pod reads a pod of a size. One of stuckPod bytes or more lists nothing twice then: kubelet 1.36
+// lists the devices of a pod again at each retry if one of its two drivers fails (kubernetes issue
+// 141335), the k-th device with the CDI names of the k-1 before it. The bytes are valid until the
+// next call.
+func (p *pieces) pod(size uint64) ([]byte, error) {
+	if size < stuckPod {
+		return p.take(size)
+	}
+	return p.distinct(size, containersField, dynamicResourcesField, claimResourcesField, cdiDevicesField)
+}
+
 // distinct reads a message of a size and returns it without values of a field that it has had
 // before. The further fields are those of these values, for which the same is done. It drops fields
 // that are no bytes. Only the first values are remembered, since no more are used.
 func (p *pieces) distinct(size uint64, field protowire.Number, of ...protowire.Number) ([]byte, error) {
-	end, out := p.read+size, make([]byte, 0, min(size, 256))
+	if size > uint64(p.Remaining()) {
+		return nil, decodeError(io.ErrUnexpectedEOF)
+	}
+	end, out := p.Remaining()-int(size), make([]byte, 0, min(size, 256))
 	var had values
-	for p.read < end {
+	for p.Remaining() > end {
 		number, size, ok, err := p.begin(end)
 		if err != nil {
 			return nil, err
@@ -38,7 +53,7 @@ func (p *pieces) distinct(size uint64, field protowire.Number, of ...protowire.N
 		value, err := p.value(size, ours, of)
 		tooLarge := len(out)+len(value) > maxPod || ours && len(out) > maxAnswerBytes
 		if errors.Is(err, errLargePod) || tooLarge {
-			return nil, cmp.Or(p.pass(end-p.read), errLargePod)
+			return nil, cmp.Or(p.pass(uint64(p.Remaining()-end)), errLargePod)
 		}
 		if err != nil {
 			return nil, err
@@ -51,27 +66,37 @@ func (p *pieces) distinct(size uint64, field protowire.Number, of ...protowire.N
 			had.first = out[len(out)-len(value):]
 		}
 	}
-	if p.read > end {
-		return nil, decodeError(io.ErrUnexpectedEOF)
-	}
 	return out, nil
 }
 
-// begin reads up to the value of the next field of a message, and returns the value's size. If the
-// field is no bytes, it drops it: ok is false.
-func (p *pieces) begin(end uint64) (number protowire.Number, size uint64, ok bool, err error) {
+// begin reads up to the value of the next field of a message that ends when so many bytes remain,
+// and returns the value's size. If the field is no bytes, it drops it: ok is false.
+func (p *pieces) begin(end int) (number protowire.Number, size uint64, ok bool, err error) {
 	tag, err := p.varint()
 	if err != nil {
 		return 0, 0, false, err
 	}
 	number, kind := protowire.DecodeTag(tag)
-	if kind != protowire.BytesType {
-		return number, 0, false, p.skip(number, kind)
+	if !number.IsValid() {
+		return 0, 0, false, decodeError(errors.New("a field has no valid number"))
 	}
-	if size, err = p.varint(); err == nil && size > end-min(p.read, end) {
+	switch kind {
+	case protowire.BytesType:
+		size, err = p.varint()
+		ok = true
+	case protowire.VarintType:
+		_, err = p.varint()
+	case protowire.Fixed32Type:
+		err = p.pass(4)
+	case protowire.Fixed64Type:
+		err = p.pass(8)
+	default: // groups are not in proto3
+		err = decodeError(fmt.Errorf("a field is of type %d", kind))
+	}
+	if err == nil && (p.Remaining() < end || size > uint64(p.Remaining()-end)) {
 		err = decodeError(io.ErrUnexpectedEOF)
 	}
-	return number, size, true, err
+	return number, size, ok, err
 }
 
 // value reads a value. If it is distinct, it is a message without second values of the fields.
@@ -106,86 +131,32 @@ func (v *values) again(value []byte) bool {
 	return false
 }
 
-// more reports whether there are more bytes.
-func (p *pieces) more() bool {
-	for len(p.first) == 0 && len(p.rest) > 0 {
-		p.first, p.rest = p.rest[0], p.rest[1:]
-	}
-	return len(p.first) > 0
-}
-
 // take returns the next bytes, which are valid until the next call.
 func (p *pieces) take(n uint64) ([]byte, error) {
-	if uint64(len(p.first)) >= n {
-		out := p.first[:n]
-		p.first = p.first[n:]
-		p.read += n
-		return out, nil
-	}
-	p.scratch = p.scratch[:0]
-	for uint64(len(p.scratch)) < n && p.more() {
-		part := p.first[:min(uint64(len(p.first)), n-uint64(len(p.scratch)))]
-		p.scratch, p.first = append(p.scratch, part...), p.first[len(part):]
-	}
-	p.read += uint64(len(p.scratch))
-	if uint64(len(p.scratch)) < n {
+	if n > uint64(p.Remaining()) {
 		return nil, decodeError(io.ErrUnexpectedEOF)
 	}
-	return p.scratch, nil
+	p.scratch = slices.Grow(p.scratch[:0], int(n))[:n]
+	_, err := io.ReadFull(p.Reader, p.scratch)
+	return p.scratch, err
 }
 
 // pass skips the next bytes.
 func (p *pieces) pass(n uint64) error {
-	for n > 0 {
-		if !p.more() {
-			return decodeError(io.ErrUnexpectedEOF)
-		}
-		part := min(n, uint64(len(p.first)))
-		p.first = p.first[part:]
-		p.read += part
-		n -= part
+	if n > uint64(p.Remaining()) {
+		return decodeError(io.ErrUnexpectedEOF)
 	}
-	return nil
+	_, err := p.Discard(int(n))
+	return err
 }
 
 // varint reads a number.
 func (p *pieces) varint() (uint64, error) {
-	var v uint64
-	for shift := 0; shift < 64; shift += 7 {
-		b, err := p.take(1)
-		if err != nil {
-			return 0, err
-		}
-		v |= uint64(b[0]&0x7f) << shift
-		if b[0] < 0x80 {
-			return v, nil
-		}
+	v, err := binary.ReadUvarint(p.Reader)
+	if err != nil {
+		return 0, decodeError(err)
 	}
-	return 0, decodeError(errors.New("a number has more than 64 bits"))
-}
-
-// skip skips the value of a field.
-func (p *pieces) skip(number protowire.Number, kind protowire.Type) error {
-	if !number.IsValid() {
-		return decodeError(errors.New("a field has no valid number"))
-	}
-	switch kind {
-	case protowire.VarintType:
-		_, err := p.varint()
-		return err
-	case protowire.Fixed32Type:
-		return p.pass(4)
-	case protowire.Fixed64Type:
-		return p.pass(8)
-	case protowire.BytesType:
-		size, err := p.varint()
-		if err != nil {
-			return err
-		}
-		return p.pass(size)
-	case protowire.StartGroupType, protowire.EndGroupType:
-	}
-	return decodeError(fmt.Errorf("a field is of type %d", kind)) // groups are not in proto3
+	return v, nil
 }
 
 func decodeError(err error) error { return fmt.Errorf("decode answer: %w", err) }

@@ -54,8 +54,7 @@ func (d *state) coded(f *field, k known, now time.Time) ([]driver.Reading, bool)
 
 // conditionFields returns the fields of the condition of the hardware. Flags are 1 or 0 ("1=true",
 // "1=yes, 0=no"; assumed for "Whether remapping of rows has failed"). DCGM has no field for pending
-// repairs. Fields of schedule newer are in the order of their numbers, which is assumed to be that
-// of their age.
+// repairs.
 func conditionFields() []field {
 	return []field{
 		// "Ratio of cycles the fp64 pipe is active", and so on.
@@ -79,23 +78,23 @@ func conditionFields() []field {
 		newField(dcgm.DCGM_FI_DEV_PCIE_LINK_GEN, anyGPU, slow, one, driver.LinkGeneration, "pcie"),
 		newField(dcgm.DCGM_FI_DEV_PCIE_MAX_LINK_GEN, anyGPU, slow, one, driver.LinkGenerationMax, "pcie"),
 		newField(fabricStatus, anyGPU, slow, one, driver.FabricState),
-		newField(fabricSummary, anyGPU, newer, one, driver.FabricState),
+		newField(fabricSummary, anyGPU, slow, one, driver.FabricState),
 		newField(dcgm.DCGM_FI_DEV_GPU_TEMP_MARGIN_CELSIUS, anyGPU, slow, one, driver.TemperatureMargin),
 		newField(dcgm.DCGM_FI_DEV_FAN_SPEED_RATIO, anyGPU, slow, one, driver.FanSpeed),
 		newField(dcgm.DCGM_FI_DEV_FAN_SPEED, anyGPU, slow, percent, driver.FanSpeed),
 		newField(dcgm.DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_TOTAL, anyGPU, slow, one, driver.Errors, "nvlink", "crc"),
 		newField(dcgm.DCGM_FI_DEV_NVLINK_REPLAY_ERROR_TOTAL, anyGPU, slow, one, driver.Errors, "nvlink", "replay"),
 		newField(dcgm.DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_TOTAL, anyGPU, slow, one, driver.Errors, "nvlink", "recovery"),
-		newField(dcgm.DCGM_FI_DEV_NVLINK_RECOVERY_EVENT_TOTAL, anyGPU, newer, one, // of NVLink 5
+		newField(dcgm.DCGM_FI_DEV_NVLINK_RECOVERY_EVENT_TOTAL, anyGPU, slow, one, // of NVLink 5
 			driver.Errors, "nvlink", "recovery"),
 		newField(dcgm.DCGM_FI_DEV_ROW_REMAP_PENDING, anyGPU, slow, one, driver.NeedsAttention, "reset", "row_remap_pending"),
 		newField(dcgm.DCGM_FI_DEV_ROW_REMAP_FAILED, anyGPU, slow, one, driver.NeedsAttention, "rma", "row_remap_failed"),
 		newField(dcgm.DCGM_FI_DEV_PAGE_RETIRED_PENDING, anyGPU, slow, one,
 			driver.NeedsAttention, "reset", "page_retirement_pending"),
 		newField(dcgm.DCGM_FI_DEV_SRAM_EXCEEDED, anyGPU, slow, one, driver.NeedsAttention, "rma", "sram_ecc_threshold"),
-		newField(dcgm.DCGM_FI_DEV_MEMORY_UNREPAIRABLE, anyGPU, newer, one,
+		newField(dcgm.DCGM_FI_DEV_MEMORY_UNREPAIRABLE, anyGPU, slow, one,
 			driver.NeedsAttention, "rma", "unrepairable_memory"),
-		newField(recoveryAction, anyGPU, newer, one, driver.NeedsAttention),
+		newField(recoveryAction, anyGPU, slow, one, driver.NeedsAttention),
 		newField(dcgm.DCGM_FI_DEV_ECC_SBE_AGG_TOTAL, anyGPU, slow, one, driver.LifetimeErrors, "ecc_corrected"),
 		newField(dcgm.DCGM_FI_DEV_ECC_DBE_AGG_TOTAL, anyGPU, slow, one, driver.LifetimeErrors, "ecc_uncorrected"),
 		newField(dcgm.DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL, anyGPU, slow, one,

@@ -42,11 +42,10 @@ const (
 	profiling          // only if Config.Profiling is set
 	units              // only if Config.Profiling is set; one of several units of an engine, whose mean is reported
 	pipes              // only if Config.Profiling is set; a pipe of the SMs, which some GPUs lack
-	newer              // rarely changes; some versions of DCGM 4 do not know its number
 )
 
 func (r schedule) interval() time.Duration {
-	if r == slow || r == units || r == newer {
+	if r == slow || r == units {
 		return 10 * time.Second
 	}
 	return time.Second
@@ -160,48 +159,15 @@ func unitFields() []field {
 	return out
 }
 
-// baseUnits is the first number of the fields that DCGM 4.6.1 added ("Base unit field IDs
-// (1600-1799)").
-const baseUnits dcgm.Short = 1600
-
-// vocabularies returns the fields of a schedule and a scope as lists, in the order in which they
-// are offered to an engine, which may not know all numbers: all fields, those of DCGM 4.5, and
-// those of a later DCGM without the numbers that 4.6 deprecates.
-func vocabularies(of scope, at schedule) [][]dcgm.Short {
-	var all, old, renewed []dcgm.Short
-	table := fields()
-	replaced := func(f field) bool {
-		for _, other := range table {
-			if other.id >= baseUnits && other.quantity == f.quantity && other.labels == f.labels {
-				return f.id < baseUnits
-			}
+// fieldsOf returns the fields of a schedule and a scope.
+func fieldsOf(of scope, at schedule) (out []dcgm.Short) {
+	for _, f := range fields() {
+		if f.of&of != 0 && f.schedule == at {
+			out = append(out, f.id)
 		}
-		return false
-	}
-	for _, f := range table {
-		if f.of&of == 0 || f.schedule != at {
-			continue
-		}
-		all = append(all, f.id)
-		if f.id < baseUnits {
-			old = append(old, f.id)
-		}
-		if !replaced(f) {
-			renewed = append(renewed, f.id)
-		}
-	}
-	if at == newer { // an engine that does not know the newest field may know those before it
-		var some [][]dcgm.Short
-		for n := len(all); n > 0; n-- {
-			some = append(some, all[:n])
-		}
-		return some
 	}
 	if at == slow && of&anyGPU != 0 {
-		all, old, renewed = append(all, migMode), append(old, migMode), append(renewed, migMode)
+		out = append(out, migMode)
 	}
-	if len(all) == len(old) {
-		return [][]dcgm.Short{all}
-	}
-	return [][]dcgm.Short{all, old, renewed}
+	return out
 }

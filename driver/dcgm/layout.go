@@ -98,7 +98,6 @@ func (l layout) identify() ([]device, error) {
 	if err != nil {
 		return nil, err
 	}
-	profiles := readProfiles(l.parts)
 	var devices []device
 	var errs []error
 	for _, gpu := range l.gpus {
@@ -112,7 +111,6 @@ func (l layout) identify() ([]device, error) {
 	}
 	for _, p := range l.parts {
 		d := p.device()
-		d.hardware.Profile = profiles[d.values]
 		if i := slices.IndexFunc(devices, func(d device) bool { return d.hardware.UUID == p.gpuUUID }); i >= 0 {
 			d.hardware.DriverVersion = devices[i].hardware.DriverVersion
 			d.hardware.CUDAVersion = devices[i].hardware.CUDAVersion
@@ -179,30 +177,4 @@ func readFacts(gpus []uint) (map[uint]driver.Hardware, error) {
 		facts[v.EntityID] = h
 	}
 	return facts, nil
-}
-
-// readProfiles returns the profiles of GPU instances with one compute instance: the field GPU_NAME,
-// as in dcgm-exporter's label GPU_I_PROFILE. Profiles may be missing.
-func readProfiles(parts []part) map[entity]string {
-	var instances []entity
-	for _, p := range parts {
-		if !p.shared {
-			instances = append(instances, p.gpuInstance)
-		}
-	}
-	if len(instances) == 0 {
-		return nil
-	}
-	values, err := dcgm.EntitiesGetLatestValues(instances, []dcgm.Short{dcgm.DCGM_FI_DEV_GPU_NAME}, liveData)
-	if err != nil {
-		return nil
-	}
-	profiles := map[entity]string{}
-	for i := range values {
-		v := &values[i]
-		if profile := text(v); nvidia.ComputeSlices(profile) > 0 { // otherwise it is the name of the GPU
-			profiles[entity{EntityGroupId: v.EntityGroupId, EntityId: v.EntityID}] = profile
-		}
-	}
-	return profiles
 }

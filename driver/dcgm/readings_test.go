@@ -120,7 +120,7 @@ func TestInstances(t *testing.T) {
 	expect.That(t, parent["power"] == machine.GPUs[1].Power && parent["errors xid 48"] == 1, "the parent has %v", parent)
 	wantHardware := driver.Hardware{
 		Kind: driver.KindPartition, Parent: machine.GPUs[1].UUID(), Instance: "7/0", Vendor: "nvidia",
-		Profile: "1g.10gb", DriverVersion: "580.65.06", CUDAVersion: "13.0",
+		DriverVersion: "580.65.06", CUDAVersion: "13.0",
 	}
 	expect.Equal(t, "hardware of an instance", wantHardware, samples[2].Hardware)
 }

@@ -340,7 +340,7 @@ func TestProfilingRefused(t *testing.T) {
 	if v, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.Utilization); v != machine.GPUs[0].Work.Graphics {
 		t.Errorf("utilization is %v once the engine profiles", v)
 	}
-	if entities, fields := machine.Groups(); entities != 2 || fields != 7 {
+	if entities, fields := machine.Groups(); entities != 2 || fields != 6 {
 		t.Errorf("the engine keeps %d groups of entities and %d of fields", entities, fields)
 	}
 }

@@ -79,17 +79,15 @@ func (s *session) watchEntities(of watched, now time.Time) (refused, err error) 
 		return nil, err
 	}
 	for _, at := range []schedule{fast, slow} {
-		if err := s.addFields(group, vocabularies(of.scope, at), at.interval(), now); err != nil {
+		if err := s.addFields(group, of.scope, at, now); err != nil {
 			return nil, err
 		}
 	}
-	// It is no error if the engine knows none of these numbers.
-	_ = s.addFields(group, vocabularies(of.scope, newer), newer.interval(), now)
 	if s.profiling {
-		refused = s.addFields(group, vocabularies(of.scope, profiling), profiling.interval(), now)
+		refused = s.addFields(group, of.scope, profiling, now)
 		// It is no error if these fail: it is assumed that GPUs before Hopper lack them.
-		_ = s.addFields(group, vocabularies(of.scope, units), units.interval(), now)
-		_ = s.addFields(group, vocabularies(of.scope, pipes), pipes.interval(), now)
+		_ = s.addFields(group, of.scope, units, now)
+		_ = s.addFields(group, of.scope, pipes, now)
 	}
 	if of.scope&anyGPU != 0 {
 		refused = errors.Join(refused, s.watchHealth(group))
@@ -129,22 +127,28 @@ func (s *session) group(name string, entities []entity) (dcgm.GroupHandle, error
 
 func uniqueName(name string) string { return fmt.Sprintf("dra-exporter-%d-%s", os.Getpid(), name) }
 
-// addFields watches the fields of the first vocabulary that the engine accepts.
-func (s *session) addFields(group dcgm.GroupHandle, vocabularies [][]dcgm.Short, every time.Duration,
-	now time.Time,
-) error {
-	var errs []error
-	for _, fields := range vocabularies {
-		if len(fields) == 0 {
-			return nil
-		}
-		err := s.add(group, fields, every, max(keepValues, 2*every), now.Add(-recent))
-		if err == nil {
-			return nil
-		}
-		errs = append(errs, err)
+// addFields watches the fields of a schedule that the engine knows.
+func (s *session) addFields(group dcgm.GroupHandle, of scope, at schedule, now time.Time) error {
+	fields, every := fieldsOf(of, at), at.interval()
+	add := func() error { return s.add(group, fields, every, max(keepValues, 2*every), now.Add(-recent)) }
+	if len(fields) == 0 {
+		return nil
 	}
-	return errors.Join(errs...)
+	err := add()
+	if all := len(fields); err != nil {
+		fields = slices.DeleteFunc(fields, unknown)
+		if len(fields) > 0 && len(fields) < all {
+			return add()
+		}
+	}
+	return err
+}
+
+// unknown reports whether the engine rejects a group with that field, as it does if its version
+// does not know the number.
+func unknown(field dcgm.Short) bool {
+	handle, err := dcgm.FieldGroupCreate(uniqueName(fmt.Sprint(field)), []dcgm.Short{field})
+	return err != nil || dcgm.FieldGroupDestroy(handle) != nil
 }
 
 // add adds a watch of fields.

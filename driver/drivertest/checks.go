@@ -200,7 +200,6 @@ func checkFault(f Fault, later bool) func(testing.TB, Config) {
 		} else if err == nil {
 			tb.Errorf("no error of what can't be read")
 		}
-		Reason(tb, err)
 		report(tb, "sample", Validate(samples, c.now()))
 		compareFault(tb, f, whole, samples)
 	}

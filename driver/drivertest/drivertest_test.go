@@ -367,12 +367,6 @@ func TestBadSourceFailsWithBadInputs(t *testing.T) {
 				return s, nil
 			})
 		}, "no error of what can't be read"},
-		{"reason of its own", func(c *Config) {
-			c.Faults[0] = energyFault(func(ctx context.Context, s []driver.Sample) ([]driver.Sample, error) {
-				s, err := loseEnergy(ctx, s)
-				return s, driver.WithReason("broken", err)
-			})
-		}, `fault later/energy: reason "broken" of "read energy: input/output error" is not in driver.Reasons`},
 		{
 			"hang for another reason", func(c *Config) { c.Hang = patient },
 			`hang: reason "other" of "read energy: input/output error" is none of`,
@@ -464,10 +458,6 @@ func TestRejections(t *testing.T) {
 		rejected func() driver.Rejections
 		want     string
 	}{
-		"unknown reason": {
-			func() driver.Rejections { return driver.Rejections{"bad": 1} },
-			`rejections: sample 1: 1 rejected for reason "bad"`,
-		},
 		"none": {
 			func() driver.Rejections { return driver.Rejections{driver.ReasonStale: 0} },
 			"rejections: sample 1: 0 rejected",

@@ -221,27 +221,26 @@ func TestUse(t *testing.T) {
 	}
 }
 
-// More than one whole engine is one; a GPU on no PCI bus is known by its nodes, and its clients may
-// count cycles of a highest frequency.
-func TestFrequency(t *testing.T) {
+// More than one whole engine is one; a GPU on no PCI bus is known by its nodes.
+func TestNoPCI(t *testing.T) {
 	m := newMachine(t)
 	m.pod(render, 10)
-	says := func(cycles int) string {
-		return fmt.Sprintf("drm-driver: x\ndrm-client-id: 9\ndrm-cycles-a: %d\ndrm-maxfreq-a: 2 KHz\n", cycles)
+	says := func(busy int) string {
+		return fmt.Sprintf("drm-driver: x\ndrm-client-id: 9\ndrm-engine-a: %d000000 ns\n", busy)
 	}
 	m.open(10, 3, render, says(0))
 	if got := m.sample(); len(got) > 0 {
 		t.Errorf("before anything is known: %+v", got)
 	}
 	for _, step := range []struct {
-		cycles int
-		want   float64
-	}{{1000, 0.5}, {900, 0}, {1200, 0.1}, {9000, 1}} { // 900: it is 1000 until it has caught up
+		busy int
+		want float64
+	}{{500, 0.5}, {450, 0}, {600, 0.1}, {4500, 1}} { // 450: it is 500 until it has caught up
 		m.later(time.Second)
-		m.open(10, 3, render, says(step.cycles))
+		m.open(10, 3, render, says(step.busy))
 		got := m.sample()[render]
 		if diff := cmp.Diff(figure{at{"utilization": step.want}, each{10: {"utilization": step.want}}}, got); diff != "" {
-			t.Errorf("%d cycles (-want +got):\n%s", step.cycles, diff)
+			t.Errorf("%d ms (-want +got):\n%s", step.busy, diff)
 		}
 	}
 }

@@ -93,7 +93,7 @@ func (s *Source) dueProcesses(pods []driver.PodProcesses, now time.Time) []int {
 	}
 	for pid, p := range s.processes {
 		if !named[pid] {
-			s.closeFiles(pid, p.files, nil)
+			s.changed = s.changed || len(p.files) > 0
 			delete(s.processes, pid)
 		}
 	}
@@ -133,9 +133,7 @@ func (s *Source) look(pid int, p *process) (int, error) {
 		p.pause = min(max(2*p.pause, minRescan), maxRescan)
 		return n, err
 	}
-	p.pause = minRescan
-	s.closeFiles(pid, p.files, found)
-	p.files = found
+	p.pause, p.files, s.changed = minRescan, found, true
 	return n, err
 }
 
@@ -165,18 +163,12 @@ func (s *Source) openFiles(pid int) (found []openFile, kfd bool, n int, err erro
 		}
 		fdinfo := filepath.Join(dir, "fdinfo", name)
 		u, clientErr := s.find(fdinfo, string(path))
-		if u != nil && !has(found, u.id) {
-			u.addFile(pid, fdinfo)
+		if u != nil && !slices.ContainsFunc(found, func(f openFile) bool { return f.client == u.id }) {
 			found = append(found, openFile{fdinfo, u.id})
 		}
 		err = cmp.Or(err, clientErr)
 	}
 	return found, kfd, len(names), err
-}
-
-// has reports whether one of the files belongs to a client.
-func has(files []openFile, client clientID) bool {
-	return slices.ContainsFunc(files, func(f openFile) bool { return f.client == client })
 }
 
 // find returns the client of a file, given the path that was opened; nil if the file does not
@@ -196,7 +188,7 @@ func (s *Source) find(fdinfo, node string) (*usage, error) {
 	}
 	u := &usage{id: id, device: d}
 	u.update(c, s.now())
-	s.clients[id], s.changed = u, true
+	s.clients[id] = u
 	return u, nil
 }
 
@@ -214,23 +206,6 @@ func (s *Source) readClient(fdinfo string) (*client, error) {
 		return nil, nil
 	}
 	return c, nil
-}
-
-// closeFiles removes from a process the files whose clients it no longer has.
-func (s *Source) closeFiles(pid int, files, present []openFile) {
-	for _, f := range files {
-		if u := s.clients[f.client]; u != nil && !has(present, f.client) {
-			s.close(pid, u)
-		}
-	}
-}
-
-// close removes a client from a process, and drops the client if no other process has it.
-func (s *Source) close(pid int, u *usage) {
-	if u.removeFile(pid) {
-		delete(s.clients, u.id)
-		s.changed = true
-	}
 }
 
 // unlessEnded returns nil for an error of a process that has ended or a file that was closed, and

@@ -67,7 +67,7 @@ func (s *Source) newReport(pods []driver.PodProcesses) *report {
 		)
 	}
 	for _, u := range s.order {
-		if f := r.figures[u.device]; f != nil && len(u.files) > 0 {
+		if f := r.figures[u.device]; f != nil {
 			r.sum(f, u)
 		}
 	}
@@ -86,13 +86,12 @@ func (r *report) of(d *device) *figures {
 
 // sum adds a client, which is attributed to the first process that has it.
 func (r *report) sum(f *figures, u *usage) {
-	pid := u.files[0].pid
-	process := f.processes[pid]
+	process := f.processes[u.pid]
 	if process == nil {
 		process = &totals{}
-		f.processes[pid] = process
+		f.processes[u.pid] = process
 	}
-	if p := r.source.processes[pid]; p != nil && p.kfd && u.device.kfd {
+	if p := r.source.processes[u.pid]; p != nil && p.kfd && u.device.kfd {
 		f.kfd = true
 	}
 	for i := range u.engines {

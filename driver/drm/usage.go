@@ -1,10 +1,10 @@
 package drm
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -19,8 +19,9 @@ const readsAtOnce = 256
 type usage struct {
 	id     clientID
 	device *device
-	files  []sharedFile // where it is open, one file of each process, by PID; the first one is read
-	at     time.Time    // time of the fields below
+	pid    int    // the first process that has it open
+	fdinfo string // and its file there, which is read
+	at     time.Time
 
 	engines   []engineUse
 	memory    uint64 // bytes
@@ -28,82 +29,62 @@ type usage struct {
 	garbled   [numKinds]int
 }
 
-// sharedFile is the file of a client in one of its processes.
-type sharedFile struct {
-	pid    int
-	fdinfo string
-}
-
 // engineUse is the use of a kind of engine and its busy fraction between the last two reads.
 type engineUse struct {
-	engine
+	part
 	busy  float64
 	known bool
 }
 
-// addFile adds the file of a process, or replaces it.
-func (u *usage) addFile(pid int, fdinfo string) {
-	i, found := slices.BinarySearchFunc(u.files, pid, byPID)
-	if found {
-		u.files[i].fdinfo = fdinfo
-		return
-	}
-	u.files = slices.Insert(u.files, i, sharedFile{pid, fdinfo})
-}
-
-// removeFile removes the file of a process, and reports whether it was the last one.
-func (u *usage) removeFile(pid int) bool {
-	if i, found := slices.BinarySearchFunc(u.files, pid, byPID); found {
-		u.files = slices.Delete(u.files, i, i+1)
-	}
-	return len(u.files) == 0
-}
-
-func byPID(f sharedFile, pid int) int { return cmp.Compare(f.pid, pid) }
-
 // read reads the clients. If there are many, it reads them in turns.
 func (s *Source) read(ctx context.Context, bad *sysfs.Problems) {
-	if s.changed {
-		s.order, s.changed = s.order[:0], false
-		for _, u := range s.clients {
-			s.order = append(s.order, u)
-		}
-		slices.SortFunc(s.order, func(a, b *usage) int {
-			return cmp.Or(cmp.Compare(a.files[0].pid, b.files[0].pid), strings.Compare(a.files[0].fdinfo, b.files[0].fdinfo))
-		})
-	}
-	turns := min(len(s.order), s.limits.reads)
-	for range turns {
+	s.sort()
+	for range min(len(s.order), s.limits.reads) {
 		if ctx.Err() != nil {
-			return
+			break
 		}
 		s.next %= len(s.order)
 		bad.Add(s.readUsage(s.order[s.next]))
 		s.next++
 	}
+	s.sort()
 }
 
-// readUsage reads a client in the first of its processes that still has it. Processes that no
-// longer have it are scanned again at the next sample.
-func (s *Source) readUsage(u *usage) error {
-	for len(u.files) > 0 {
-		file := u.files[0]
-		c, err := s.readClient(file.fdinfo)
-		if err != nil && !errors.Is(err, fs.ErrPermission) {
-			return err
-		}
-		if c != nil && (clientID{c.pci, c.id}) == u.id {
-			u.update(c, s.now())
-			return nil
-		}
-		p := s.processes[file.pid]
-		if err != nil {
-			p.forbidden = err
-		}
-		p.due, p.pause = time.Time{}, 0
-		p.files = slices.DeleteFunc(p.files, func(f openFile) bool { return f.client == u.id })
-		s.close(file.pid, u)
+// sort lists the clients that processes have, each in the first of these, if that has changed, and
+// drops others.
+func (s *Source) sort() {
+	if !s.changed {
+		return
 	}
+	present := make(map[clientID]*usage, len(s.clients))
+	s.order, s.changed = s.order[:0], false
+	for _, pid := range slices.Sorted(maps.Keys(s.processes)) {
+		for _, f := range s.processes[pid].files {
+			if u := s.clients[f.client]; u != nil && present[f.client] == nil {
+				u.pid, u.fdinfo, present[f.client] = pid, f.fdinfo, u
+				s.order = append(s.order, u)
+			}
+		}
+	}
+	s.clients = present
+}
+
+// readUsage reads a client. A process that no longer has it is scanned again at the next sample.
+func (s *Source) readUsage(u *usage) error {
+	c, err := s.readClient(u.fdinfo)
+	if err != nil && !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	if c != nil && (clientID{c.pci, c.id}) == u.id {
+		u.update(c, s.now())
+		return nil
+	}
+	p := s.processes[u.pid]
+	if err != nil {
+		p.forbidden = err
+	}
+	p.due, p.pause, s.changed = time.Time{}, 0, true
+	p.files = slices.DeleteFunc(p.files, func(f openFile) bool { return f.client == u.id })
 	return nil
 }
 
@@ -115,18 +96,18 @@ func (u *usage) update(c *client, at time.Time) {
 	}
 	for i := range u.engines {
 		e := &u.engines[i]
-		e.known = e.known && slices.ContainsFunc(c.engines, func(now engine) bool { return now.name == e.name })
+		e.known = e.known && slices.ContainsFunc(c.parts[ofEngines], func(now part) bool { return now.name == e.name })
 	}
-	for _, now := range c.engines {
+	for _, now := range c.parts[ofEngines] {
 		i := slices.IndexFunc(u.engines, func(e engineUse) bool { return e.name == now.name })
-		if i < 0 && len(u.engines) == maxEngines {
+		if i < 0 && len(u.engines) == maxParts {
 			continue
 		}
 		if i < 0 {
 			i = len(u.engines)
-			u.engines = append(u.engines, engineUse{engine: now})
-			if !first && now.has&hasTime != 0 { // amdgpu leaves out an engine that was never used
-				u.engines[i].time = 0
+			u.engines = append(u.engines, engineUse{part: now})
+			if !first && now.has(busyTime) { // amdgpu leaves out an engine that was never used
+				u.engines[i].values[busyTime] = 0
 			}
 			if first {
 				continue
@@ -140,37 +121,31 @@ func (u *usage) update(c *client, at time.Time) {
 
 // advance stores the use of an engine after a time. A value that falls is ignored until it is
 // higher again, as the kernel's document requires; a clock that falls has been reset.
-func (e *engineUse) advance(now engine, elapsed time.Duration) {
-	var done uint64
-	var span float64
-	switch has := e.has & now.has; {
-	case has&hasTime != 0:
-		now.time = max(now.time, e.time)
-		done, span = now.time-e.time, float64(elapsed)
-	case has&hasCycles == 0:
+func (e *engineUse) advance(now part, elapsed time.Duration) {
+	field, span := busyTime, float64(elapsed)
+	switch both := e.bits & now.bits; {
+	case both&(1<<busyTime) != 0:
+	case both&(1<<busyCycles) == 0 || both&(1<<totalCycles) == 0:
 		return
-	case has&hasTotal != 0 && now.total < e.total:
-		e.engine, e.known = now, false
+	case now.values[totalCycles] < e.values[totalCycles]:
+		e.part, e.known = now, false
 		return
-	case has&hasTotal != 0:
-		now.cycles = max(now.cycles, e.cycles)
-		done, span = now.cycles-e.cycles, float64(now.total-e.total)
-	case has&hasHighest != 0:
-		now.cycles = max(now.cycles, e.cycles)
-		done, span = now.cycles-e.cycles, elapsed.Seconds()*float64(now.highest)
+	default:
+		field, span = busyCycles, float64(now.values[totalCycles]-e.values[totalCycles])
 	}
 	if span <= 0 {
 		return
 	}
-	e.busy, e.known = min(float64(done)/span/float64(now.capacity), 1), true
-	e.engine = now
+	now.values[field] = max(now.values[field], e.values[field])
+	done := float64(now.values[field] - e.values[field])
+	e.busy, e.known, e.part = min(done/span/float64(now.values[capacity]), 1), true, now
 }
 
 // memory returns the memory of a client, in bytes: its device memory or, if the device has none,
 // its memory of the machine.
 func (c *client) memory() (bytes uint64, ok bool) {
-	local := slices.ContainsFunc(c.regions, isLocal)
-	for _, r := range c.regions {
+	local := slices.ContainsFunc(c.parts[ofMemory], isLocal)
+	for _, r := range c.parts[ofMemory] {
 		if !local || isLocal(r) {
 			bytes += r.bytes()
 			ok = true
@@ -179,7 +154,7 @@ func (c *client) memory() (bytes uint64, ok bool) {
 	return bytes, ok
 }
 
-// isLocal reports whether a region is device memory: vram of amdgpu, vram0 of xe, local0 of i915.
-func isLocal(r region) bool {
+// isLocal reports whether memory is the device's: vram of amdgpu, vram0 of xe, local0 of i915.
+func isLocal(r part) bool {
 	return strings.HasPrefix(r.name, "vram") || strings.HasPrefix(r.name, "local")
 }

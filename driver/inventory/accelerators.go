@@ -15,51 +15,19 @@ func decimal(text string) string {
 	return text
 }
 
-// acceleratorOf returns the rule of an accelerator driver whose attributes mostly have the common
-// names.
-func acceleratorOf(driverName string) rule {
-	switch driverName {
-	case "tpu.google.com":
-		return googleTPU
-	case "neuron.aws.com":
-		return awsNeuron
-	case "tenstorrent.com":
-		return tenstorrent
-	case "npu.rebellions.ai":
-		return rebellions
-	case "spyre.ibm.com":
-		return spyre
-	case "dra.hygon.com":
-		return made("hygon")
-	default:
-		return made("huawei")
-	}
-}
-
-// made returns the rule of a driver with attributes of the common names only, for a vendor.
-func made(vendor string) rule {
+// accelerator returns the rule of a driver whose attributes mostly have the common names: for a
+// vendor, with the name of the attribute that has the model, and with the device file (node) of a
+// device that is called names and a number.
+func accelerator(vendor, model, names, node string) rule {
 	return func(d device, h *driver.Hardware) {
 		generic(d, h)
 		h.Vendor = vendor
-	}
-}
-
-// googleTPU: a device called accelN is the TPU with the file /dev/accelN.
-func googleTPU(d device, h *driver.Hardware) {
-	h.Vendor = "google"
-	if h.Model == "" {
-		h.Model = d.attributes.text("tpuGen")
-	}
-	if n, ok := strings.CutPrefix(d.Name, "accel"); ok && decimal(n) != "" {
-		h.DeviceNodes = append(h.DeviceNodes, "/dev/"+d.Name)
-	}
-}
-
-// awsNeuron: neuron-device-3 is /dev/neuron3, and /sys/devices/virtual/neuron_device/neuron3.
-func awsNeuron(d device, h *driver.Hardware) {
-	h.Vendor = "amazon"
-	if n, ok := strings.CutPrefix(d.Name, "neuron-device-"); ok && decimal(n) != "" {
-		h.DeviceNodes = append(h.DeviceNodes, "/dev/neuron"+n)
+		if h.Model == "" && model != "" {
+			h.Model = d.attributes.text(model)
+		}
+		if n, ok := strings.CutPrefix(d.Name, names); ok && node != "" && decimal(n) != "" {
+			h.DeviceNodes = append(h.DeviceNodes, node+n)
+		}
 	}
 }
 

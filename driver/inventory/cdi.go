@@ -1,10 +1,8 @@
 package inventory
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"hash/fnv"
 	"io/fs"
 	"iter"
 	"maps"
@@ -48,24 +46,22 @@ type CDI struct {
 	devices atomic.Pointer[map[string]specDevice] // by qualified name
 	counted atomic.Pointer[driver.Rejections]     // immutable copy of rejected, as of the last read
 
-	reading    sync.Mutex // held while files are read; guards the fields below
-	loaded     time.Time  // when the folders were last read; zero: never
-	files      map[string]*specFile
-	conflicts  map[string]bool
-	unreadable map[string]bool // folders
-	excess     map[string]int  // number of files above maxSpecs, by folder
-	rejected   driver.Rejections
-	unsettled  bool // the folders must be read again soon: a file may be incompletely written
+	reading   sync.Mutex // held while files are read; guards the fields below
+	loaded    time.Time  // when the folders were last read; zero: never
+	files     map[string]*specFile
+	problems  driver.Rejections // of the last read
+	rejected  driver.Rejections
+	unsettled bool // the folders must be read again soon: a file may be incompletely written
 }
 
-// specFile is the state of a spec file.
+// specFile is the state of a spec file. A file that cannot be parsed keeps its previous devices for
+// settleTime, since some drivers write a file in several steps; after that it defines none.
 type specFile struct {
-	dir      int
-	stamp    stamp
-	digest   uint64
-	devices  []specDevice
-	badSince time.Time // since when it cannot be parsed; zero: it was parsed
-	counted  bool      // it was counted as rejected
+	stamp     stamp
+	devices   []specDevice
+	malformed int // devices
+	err       error
+	badSince  time.Time // of err; zero: there is none
 }
 
 // NewCDI returns the CDI of folders, which need not exist yet. Later folders have precedence.
@@ -74,8 +70,7 @@ type specFile struct {
 func NewCDI(dirs []string, sysfsRoot string) *CDI {
 	c := &CDI{
 		sysfs: sysfsRoot, now: time.Now, readFile: sysfs.ReadFile,
-		files: map[string]*specFile{}, rejected: driver.Rejections{}, conflicts: map[string]bool{},
-		unreadable: map[string]bool{}, excess: map[string]int{},
+		rejected: driver.Rejections{},
 	}
 	for _, dir := range dirs {
 		c.dirs = append(c.dirs, filepath.Clean(dir))
@@ -178,46 +173,57 @@ func (c *CDI) refresh() readResult {
 }
 
 func (c *CDI) update() []change {
-	at, first := c.now(), c.loaded.IsZero()
+	at, before, problems := c.now(), *c.devices.Load(), driver.Rejections{}
 	c.unsettled = false
-	var came, gone []change
-	present := map[string]bool{}
-	for i, dir := range c.dirs {
-		for _, path := range c.list(i, dir) {
-			present[path] = true
-			written, lost := c.updateFile(i, path, at)
-			came, gone = append(came, written...), append(gone, lost...)
+	files, devices := map[string]*specFile{}, map[string]specDevice{}
+	var order []string
+	for _, dir := range c.dirs {
+		paths := c.list(dir, problems)
+		defined := map[string]int{} // in this folder
+		for _, path := range paths {
+			files[path] = c.files[path]
+			if files[path] == nil {
+				files[path] = &specFile{}
+			}
+			c.updateFile(files[path], path, at, problems)
+			for _, d := range files[path].devices {
+				devices[d.name] = d
+				defined[d.name]++
+			}
 		}
-	}
-	for path, f := range c.files {
-		if !present[path] {
-			gone = append(gone, change{at: at, gone: true, names: namesOf(f.devices)})
-			delete(c.files, path)
+		for name, times := range defined {
+			if times > 1 {
+				delete(devices, name)
+				problems.Add(driver.ReasonConflictingCDI, 1)
+			}
 		}
+		order = append(order, paths...)
 	}
-	c.loaded = at
-	if len(came)+len(gone) == 0 && !first {
-		return nil
+	for reason, n := range problems {
+		c.rejected.Add(reason, n-c.problems[reason])
 	}
-	devices := c.index()
+	last := c.loaded
+	c.files, c.problems, c.loaded = files, problems, at
 	c.devices.Store(&devices)
-	if first {
+	if last.IsZero() {
 		return nil
 	}
-	return append(withoutDefined(gone, devices), came...)
+	var changes []change
+	if gone := missing(slices.Sorted(maps.Keys(before)), devices); len(gone) > 0 {
+		changes = append(changes, change{at: at, gone: true, names: gone})
+	}
+	for _, path := range order {
+		// Only new names are a change: dra-driver-cpu has one file for all claims.
+		if came := missing(namesOf(files[path].devices), before); len(came) > 0 {
+			changes = append(changes, change{at: writtenAt(files[path].stamp.mtime, last, at), names: came})
+		}
+	}
+	return changes
 }
 
-// withoutDefined returns the changes without the names that devices still has.
-func withoutDefined(changes []change, devices map[string]specDevice) []change {
-	var out []change
-	for _, c := range changes {
-		c.names = slices.DeleteFunc(c.names, func(name string) bool { _, ok := devices[name]; return ok })
-		if len(c.names) > 0 {
-			out = append(out, c)
-		}
-	}
-	slices.SortFunc(out, func(a, b change) int { return cmp.Compare(a.names[0], b.names[0]) })
-	return out
+// missing returns the names that devices lacks.
+func missing(names []string, devices map[string]specDevice) []string {
+	return slices.DeleteFunc(names, func(name string) bool { _, ok := devices[name]; return ok })
 }
 
 func namesOf(devices []specDevice) []string {
@@ -230,111 +236,61 @@ func namesOf(devices []specDevice) []string {
 
 // list returns the spec files of a folder, sorted. A folder that does not exist has none. For a
 // folder that cannot be read, it returns the known files.
-func (c *CDI) list(i int, dir string) []string {
+func (c *CDI) list(dir string, problems driver.Rejections) []string {
 	entries, err := sysfs.Names(sysfs.WorkingDir, dir, 4*maxSpecs)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		if !c.unreadable[dir] {
-			c.unreadable[dir] = true
-			c.rejected.Add(driver.ReasonUnreadableFolder, 1)
-		}
+		problems.Add(driver.ReasonUnreadableFolder, 1)
 		c.unsettled = true
-		return c.known(i)
+		return slices.DeleteFunc(slices.Sorted(maps.Keys(c.files)), func(path string) bool { return filepath.Dir(path) != dir })
 	}
-	delete(c.unreadable, dir)
 	var paths []string
 	for _, name := range entries {
-		if ext := filepath.Ext(name); ext == ".json" || ext == ".yaml" {
-			paths = append(paths, filepath.Join(dir, name))
-		}
-	}
-	excess := max(0, len(paths)-maxSpecs)
-	c.rejected.Add(driver.ReasonTooManySpecs, excess-c.excess[dir])
-	c.excess[dir] = excess
-	return paths[:len(paths)-excess]
-}
-
-// known returns the files of a folder as of the last successful read.
-func (c *CDI) known(dir int) []string {
-	var paths []string
-	for path, f := range c.files {
-		if f.dir == dir {
+		if path := filepath.Join(dir, name); isSpec(path) {
 			paths = append(paths, path)
 		}
 	}
-	slices.Sort(paths)
-	return paths
+	problems.Add(driver.ReasonTooManySpecs, len(paths)-maxSpecs)
+	return paths[:min(len(paths), maxSpecs)]
 }
 
-// updateFile reads a file if it has changed. A file that cannot be parsed keeps its previous
-// devices for settleTime, since some drivers write a file in several steps; after that it defines
-// none.
-func (c *CDI) updateFile(dir int, path string, at time.Time) (came, gone []change) {
-	f := c.files[path]
-	if f == nil {
-		f = &specFile{dir: dir}
-		c.files[path] = f
-	}
+// isSpec reports whether a path is that of a spec file.
+func isSpec(path string) bool {
+	return strings.HasSuffix(path, ".json") || strings.HasSuffix(path, ".yaml")
+}
+
+// updateFile reads a file if it has changed.
+func (c *CDI) updateFile(f *specFile, path string, at time.Time, problems driver.Rejections) {
 	info, err := os.Stat(path)
 	if err != nil {
-		f.stamp = stamp{}
-		return nil, c.bad(f, at, err)
+		f.stamp, f.err = stamp{}, err
+	} else if current := stampOf(info, at); !current.same(f.stamp) {
+		devices, malformed, err := c.read(path)
+		f.stamp, f.err = current, err
+		if err == nil {
+			f.devices, f.malformed, f.badSince = devices, malformed, time.Time{}
+		}
 	}
-	current := stampOf(info, at)
-	if current.same(f.stamp) && (f.badSince.IsZero() || f.counted) {
-		return nil, nil
+	if f.err != nil && f.badSince.IsZero() {
+		f.badSince = at
 	}
-	data, devices, malformed, err := c.read(path)
-	if err != nil {
-		f.stamp = current
-		return nil, c.bad(f, at, err)
+	switch {
+	case f.err == nil:
+		problems.Add(driver.ReasonMalformedCDI, f.malformed)
+	case at.Sub(f.badSince) < settleTime:
+		c.unsettled = true
+	default:
+		f.devices = nil
+		problems.Add(reasonOf(f.err), 1)
 	}
-	digest := fnv.New64a()
-	_, _ = digest.Write(data) // never fails
-	changed := f.digest != digest.Sum64() || !f.badSince.IsZero() || f.devices == nil
-	before := namesOf(f.devices)
-	*f = specFile{dir: dir, stamp: current, digest: digest.Sum64(), devices: devices}
-	if !changed {
-		return nil, nil
-	}
-	c.rejected.Add(driver.ReasonMalformedCDI, malformed)
-	if len(before) > 0 {
-		gone = []change{{at: at, gone: true, names: before}}
-	}
-	// Only new names are a change: dra-driver-cpu has one file for all claims.
-	names := slices.DeleteFunc(namesOf(devices), func(name string) bool { return slices.Contains(before, name) })
-	if len(names) > 0 {
-		came = []change{{at: writtenAt(info, c.loaded, at), names: names}}
-	}
-	return came, gone
 }
 
 // writtenAt returns the time of a write: the file's modification time if it is between the last
 // read and this one, else the time of this read.
-func writtenAt(info os.FileInfo, last, at time.Time) time.Time {
-	if t := info.ModTime(); t.After(last) && t.Before(at) {
-		return at.Add(t.Sub(at)) // with monotonic clock reading
+func writtenAt(mtime, last, at time.Time) time.Time {
+	if mtime.After(last) && mtime.Before(at) {
+		return at.Add(mtime.Sub(at)) // with monotonic clock reading
 	}
 	return at
-}
-
-// bad records that a file could not be used. After settleTime it drops the file's devices.
-func (c *CDI) bad(f *specFile, at time.Time, err error) (gone []change) {
-	if f.badSince.IsZero() {
-		f.badSince = at
-	}
-	if at.Sub(f.badSince) < settleTime {
-		c.unsettled = true
-		return nil
-	}
-	if !f.counted {
-		f.counted = true
-		c.rejected.Add(reasonOf(err), 1)
-	}
-	if names := namesOf(f.devices); len(names) > 0 {
-		gone = []change{{at: at, gone: true, names: names}}
-	}
-	f.devices = nil
-	return gone
 }
 
 func reasonOf(err error) driver.Reason {
@@ -350,48 +306,15 @@ func reasonOf(err error) driver.Reason {
 }
 
 // read reads a spec file and returns its devices, completed from sysfs.
-func (c *CDI) read(path string) (data []byte, devices []specDevice, malformed int, err error) {
-	if data, err = c.readFile(path, maxSpecBytes); err != nil {
-		return nil, nil, 0, err
+func (c *CDI) read(path string) (devices []specDevice, malformed int, err error) {
+	data, err := c.readFile(path, maxSpecBytes)
+	if err != nil {
+		return nil, 0, err
 	}
-	if devices, malformed, err = parseSpec(data); err != nil {
-		return nil, nil, 0, err
-	}
-	if c.sysfs != "" {
+	if devices, malformed, err = parseSpec(data); err == nil && c.sysfs != "" {
 		for i := range devices {
 			resolve(&devices[i].hw, c.sysfs)
 		}
 	}
-	return data, devices, malformed, nil
-}
-
-// index returns the devices by name. A later folder has precedence. A name that one folder defines
-// twice is omitted.
-func (c *CDI) index() map[string]specDevice {
-	devices := map[string]specDevice{}
-	folder := map[string]int{}
-	conflicts := map[string]bool{}
-	for i := range c.dirs {
-		for _, path := range c.known(i) {
-			for _, d := range c.files[path].devices {
-				if at, ok := folder[d.name]; ok && at == i {
-					conflicts[d.name] = true
-				}
-				devices[d.name], folder[d.name] = d, i
-			}
-		}
-	}
-	for name := range conflicts {
-		delete(devices, name)
-		if !c.conflicts[name] {
-			c.rejected.Add(driver.ReasonConflictingCDI, 1)
-		}
-	}
-	c.conflicts = conflicts
-	return devices
-}
-
-// isSpec reports whether a path is that of a spec file or of one of the folders.
-func (c *CDI) isSpec(path string) bool {
-	return strings.HasSuffix(path, ".json") || strings.HasSuffix(path, ".yaml") || slices.Contains(c.dirs, path)
+	return devices, malformed, err
 }

@@ -283,7 +283,7 @@ func FuzzParseSlices(f *testing.F) {
 			checkEntry(t, id, entry)
 		}
 		for reason, n := range rejected {
-			must.That(t, slices.Contains(driver.Reasons(), reason) && n > 0, "%d times %q", n, reason)
+			must.That(t, reason != "" && n > 0, "%d times %q", n, reason)
 		}
 	})
 }

@@ -2,9 +2,11 @@ package inventory
 
 import (
 	"slices"
-	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -92,28 +94,11 @@ func termMatches(term corev1.NodeSelectorTerm, h Node) (matches, known bool) {
 
 // labelMatches evaluates a requirement as the scheduler does (k8s.io/component-helpers
 // scheduling/corev1/nodeaffinity): a missing label matches only NotIn and DoesNotExist.
-func labelMatches(e corev1.NodeSelectorRequirement, labels map[string]string) bool {
-	value, is := labels[e.Key]
-	switch e.Operator {
-	case corev1.NodeSelectorOpIn:
-		return is && slices.Contains(e.Values, value)
-	case corev1.NodeSelectorOpNotIn:
-		return !is || !slices.Contains(e.Values, value)
-	case corev1.NodeSelectorOpExists:
-		return is
-	case corev1.NodeSelectorOpDoesNotExist:
-		return !is
-	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
-		if !is || len(e.Values) != 1 {
-			return false
-		}
-		have, err1 := strconv.ParseInt(value, 10, 64)
-		than, err2 := strconv.ParseInt(e.Values[0], 10, 64)
-		if err1 != nil || err2 != nil {
-			return false
-		}
-		return have > than == (e.Operator == corev1.NodeSelectorOpGt) && have != than
-	default:
-		return false
+func labelMatches(e corev1.NodeSelectorRequirement, of map[string]string) bool {
+	operator := selection.Operator(strings.ToLower(string(e.Operator))) // the API writes NotIn
+	if e.Operator == corev1.NodeSelectorOpDoesNotExist {
+		operator = selection.DoesNotExist
 	}
+	requirement, err := labels.NewRequirement(e.Key, operator, e.Values)
+	return err == nil && requirement.Matches(labels.Set(of))
 }

@@ -15,37 +15,33 @@ type rule func(d device, h *driver.Hardware)
 // ruleOf returns the rule of a driver. A driver whose attributes all have common names, those in
 // describe, needs none.
 func ruleOf(driverName string) rule {
-	switch driverName {
-	case "gpu.nvidia.com", "hami-core-gpu.project-hami.io":
-		return nvidiaGPU
-	case "compute-domain.nvidia.com":
-		return nvidiaComputeDomain
-	case "gpu.amd.com":
-		return amdGPU
-	case "gpu.intel.com", "gaudi.intel.com":
-		return intelGPU
-	case "qat.intel.com":
-		return intelQAT
-	case "gpu.deckhouse.io":
-		return deckhouseGPU
-	case "dra.net":
-		return dranet
-	case "dra.networking.k8s.aws":
-		return awsNetwork
-	case "sriovnetwork.k8snetworkplumbingwg.io":
-		return sriov
-	case "dra.cpu":
-		return cpu
-	case "dra.nvme":
-		return nvme
-	case "tpu.google.com", "neuron.aws.com", "tenstorrent.com", "npu.rebellions.ai", "spyre.ibm.com", "dra.hygon.com",
-		"ascend.project-hami.io":
-		return acceleratorOf(driverName)
-	case "gpu.example.com":
-		return example
-	default:
+	own := map[string]rule{
+		"gpu.nvidia.com":                       nvidiaGPU,
+		"hami-core-gpu.project-hami.io":        nvidiaGPU,
+		"compute-domain.nvidia.com":            nvidiaComputeDomain,
+		"gpu.amd.com":                          amdGPU,
+		"gpu.intel.com":                        intelGPU,
+		"gaudi.intel.com":                      intelGPU,
+		"qat.intel.com":                        intelQAT,
+		"gpu.deckhouse.io":                     deckhouseGPU,
+		"dra.net":                              dranet,
+		"dra.networking.k8s.aws":               awsNetwork,
+		"sriovnetwork.k8snetworkplumbingwg.io": sriov,
+		"dra.cpu":                              cpu,
+		"dra.nvme":                             nvme,
+		"tpu.google.com":                       accelerator("google", "tpuGen", "accel", "/dev/accel"),
+		"neuron.aws.com":                       accelerator("amazon", "", "neuron-device-", "/dev/neuron"), // class neuron_device
+		"tenstorrent.com":                      tenstorrent,
+		"npu.rebellions.ai":                    rebellions,
+		"spyre.ibm.com":                        spyre,
+		"dra.hygon.com":                        accelerator("hygon", "", "", ""),
+		"ascend.project-hami.io":               accelerator("huawei", "", "", ""),
+		"gpu.example.com":                      example,
+	}[driverName]
+	if own == nil {
 		return generic
 	}
+	return own
 }
 
 // describe returns the hardware of a device: by standard attributes, then by the names that drivers

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -17,10 +18,10 @@ const pollInterval = time.Second
 const watchQueue = 1024
 
 // Watch keeps the devices up to date until ctx ends, and returns the error of ctx. It calls emit
-// for each spec file that is written, with the new names that it defines, and for each that is
-// removed, with the names that no other file defines. Drivers write specs just before a container
-// starts and remove them after it has ended, so that these are the times at which ownership
-// changes. Specs that exist at the first read, here or in [CDI.Load], are not emitted.
+// for each spec file that is written, with the new names that it defines, and for all names that no
+// file defines any more. Drivers write specs just before a container starts and remove them after
+// it has ended, so that these are the times at which ownership changes. Specs that exist at the
+// first read, here or in [CDI.Load], are not emitted.
 //
 // Watch reads files when inotify reports a change. While inotify is not available or a folder does
 // not exist, it reads them once a second, and takes the time of a write from the file's
@@ -74,7 +75,7 @@ func (c *CDI) wait(ctx context.Context, w watcher, quiet bool) error {
 		case <-w.errors: //nolint:errcheck // Events may be lost; reading the folders makes up for them.
 			return nil
 		case event := <-w.events:
-			if c.isSpec(event.Name) {
+			if isSpec(event.Name) || slices.Contains(c.dirs, event.Name) {
 				w.drain()
 				return nil
 			}

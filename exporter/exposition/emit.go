@@ -1,7 +1,6 @@
 package exposition
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -42,7 +41,7 @@ func (e *emission) on(id familyID) bool { return !e.families[id].off }
 
 // walk passes every series of the chosen groups to the sink, including those that the limit drops.
 func (s *Snapshot) walk(e *emission) {
-	missing := map[unresolved]int{}
+	missing := map[[2]string]int{} // by driver and reason
 	e.young, e.sole = youngPods(s.PodInfos), map[driver.ID]*book.Device{}
 	states := s.States(neverQuiet)
 	for i := range s.Devices {
@@ -52,7 +51,7 @@ func (s *Snapshot) walk(e *emission) {
 			e.sole[d.ID] = d
 		}
 		if d.Missing != join.MissingNone {
-			missing[unresolved{d.ID.Driver, d.Missing}]++
+			missing[[2]string{d.ID.Driver, string(d.Missing)}]++
 		}
 	}
 	for i := range s.Claims {
@@ -65,8 +64,10 @@ func (s *Snapshot) walk(e *emission) {
 	for i := range s.Lives {
 		e.lives(&s.Lives[i])
 	}
-	for _, u := range slices.SortedFunc(maps.Keys(missing), unresolved.compare) {
-		e.gauge(famUnresolved, e.pairs("driver", u.driver, "reason", string(u.reason)), float64(missing[u]))
+	kinds := slices.AppendSeq(make([][2]string, 0, len(missing)), maps.Keys(missing))
+	slices.SortFunc(kinds, func(a, b [2]string) int { return slices.Compare(a[:], b[:]) })
+	for _, of := range kinds {
+		e.gauge(famUnresolved, e.pairs("driver", of[0], "reason", of[1]), float64(missing[of]))
 	}
 	e.gauge(famSnapshotTime, nil, unix(s.Time))
 	e.gauge(famSeries, nil, float64(s.Series))
@@ -205,16 +206,6 @@ func (e *emission) unclaimed(h *book.Holder, pod *owner, now time.Time) {
 	if !h.LastActive.IsZero() {
 		e.gauge(famUnclaimedLastActive, pod.base(), unixPast(h.LastActive, now))
 	}
-}
-
-// unresolved is the key for the count of devices without telemetry.
-type unresolved struct {
-	driver string
-	reason join.MissingReason
-}
-
-func (u unresolved) compare(other unresolved) int {
-	return cmp.Or(strings.Compare(u.driver, other.driver), cmp.Compare(u.reason, other.reason))
 }
 
 func (e *emission) pairs(namesAndValues ...string) *labels {

@@ -157,20 +157,14 @@ type deviceFacts struct {
 	busy      map[int]float64  // utilization of its CPUs, if claims have CPUs of their own in it
 }
 
-// ids returns the IDs of devices that are in the inventory, held, or about to be known as held;
+// idsOf returns the IDs of devices that are in the inventory, held, or about to be known as held;
 // sorted, each once.
-func (j *joiner) ids(inventory driver.Inventory, shares []Share, waiting map[driver.ID]time.Time) []driver.ID {
+func idsOf(inventory driver.Inventory, shares []Share, waiting map[driver.ID]time.Time) []driver.ID {
 	ids := make([]driver.ID, 0, len(inventory)+len(shares)+len(waiting))
 	for id := range waiting {
-		if validID(id) {
-			ids = append(ids, id)
-		}
+		ids = append(ids, id)
 	}
 	for id := range inventory {
-		if !validID(id) {
-			j.reject("inventory", driver.ReasonLabel, 1)
-			continue
-		}
 		ids = append(ids, id)
 	}
 	for i := range shares {

@@ -2,7 +2,6 @@ package join
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 
@@ -31,7 +30,6 @@ type layout struct {
 	facts       []deviceFacts
 	ended       []Share
 	index       hardwareIndex
-	rejected    map[driver.Rejection]int
 }
 
 // Join joins as [Join] does. The caller owns the result, except the shares of devices: later
@@ -49,7 +47,7 @@ func (m *Joiner) Join(in Input) Result {
 	}
 	j := joiner{
 		catalogue: in.Catalogue, podOf: in.PodOf, devices: slices.Clone(l.devices), facts: slices.Clone(l.facts),
-		index: l.index, byDriver: map[string]bool{}, rejected: maps.Clone(l.rejected),
+		index: l.index, byDriver: map[string]bool{}, rejected: map[driver.Rejection]int{},
 		examples: map[driver.Rejection]driver.Reading{},
 	}
 	if in.Catalogue == nil {
@@ -114,16 +112,13 @@ func sameSlice(a, b []podresources.Allocation) bool {
 
 // newLayout computes the sorted list of devices with their shares.
 func newLayout(in *Input) layout {
-	j := joiner{rejected: map[driver.Rejection]int{}}
-	shares := j.shares(in.View.Allocations)
-	ids := j.ids(in.Inventory, shares, in.View.Waiting)
+	shares := sharesOf(in.View.Allocations)
+	ids := idsOf(in.Inventory, shares, in.View.Waiting)
 	position := make(map[driver.ID]int, len(ids))
 	devices, facts := make([]Device, len(ids)), make([]deviceFacts, len(ids))
 	for i, id := range ids {
 		entry, listed := in.Inventory[id]
 		entry.Unlisted = entry.Unlisted || !listed
-		entry, bad := cleanEntry(entry)
-		j.reject("inventory", driver.ReasonFact, bad)
 		devices[i] = Device{ID: id, Entry: entry}
 		facts[i].listed = listed
 		position[id] = i
@@ -148,15 +143,14 @@ func newLayout(in *Input) layout {
 	return layout{
 		allocations: in.View.Allocations, gone: in.View.Ended, waiting: len(in.View.Waiting) > 0,
 		inventory: in.Inventory, devices: devices, facts: facts, ended: ended,
-		index: newHardwareIndex(devices), rejected: j.rejected,
+		index: newHardwareIndex(devices),
 	}
 }
 
-// endedShares returns the shares of ended holds. Unusable ones were counted before. Successive
-// claims of the same name have shares of their own.
+// endedShares returns the shares of ended holds. Successive claims of the same name have shares of
+// their own.
 func endedShares(allocations []podresources.Allocation) []Share {
-	j := joiner{rejected: map[driver.Rejection]int{}}
-	return mergeSharesBy(j.shares(allocations), func(a, b podresources.Allocation) int {
+	return mergeSharesBy(sharesOf(allocations), func(a, b podresources.Allocation) int {
 		return cmp.Or(a.Compare(b), strings.Compare(a.ClaimUID, b.ClaimUID))
 	})
 }

@@ -7,41 +7,54 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// hardwareIndex finds devices by their hardware's identifiers. It maps each key to positions of
-// devices.
-type hardwareIndex struct {
-	uuid, placement, pci, netdev, rdma, node map[string][]int
-	name                                     map[[2]string][]int // driver, device
-	serial, index                            map[[2]string][]int // driver, serial or index
-	instance                                 map[[2]string][]int // parent, instance
-	cpu                                      map[int][]int
+// hardwareKey is an identifier of hardware. Those that are unique within something only have that,
+// as the name of the driver.
+type hardwareKey struct {
+	kind       keyKind
+	within, id string
+}
 
+type keyKind uint8
+
+// The kinds of identifiers.
+const (
+	byName keyKind = iota // within the driver
+	byUUID
+	byPlacement // of a partition
+	byInstance  // within the parent
+	byPCI
+	byNetDev
+	byRDMA
+	bySerial // within the driver
+	byIndex  // within the driver
+	byNode   // a device node
+)
+
+// hardwareIndex finds devices by their hardware's identifiers. It has positions of devices.
+type hardwareIndex struct {
+	keys    map[hardwareKey][]int
+	cpu     map[int][]int
 	learned bool // learn has added something
 }
 
 func newHardwareIndex(devices []Device) hardwareIndex {
-	x := hardwareIndex{
-		uuid: map[string][]int{}, placement: map[string][]int{}, pci: map[string][]int{}, netdev: map[string][]int{},
-		rdma: map[string][]int{},
-		node: map[string][]int{}, name: map[[2]string][]int{}, serial: map[[2]string][]int{}, index: map[[2]string][]int{},
-		instance: map[[2]string][]int{}, cpu: map[int][]int{},
-	}
+	x := hardwareIndex{keys: map[hardwareKey][]int{}, cpu: map[int][]int{}}
 	for i := range devices {
 		h := &devices[i].Entry.Hardware
 		if !h.Kind.Measurable() {
 			continue
 		}
-		name := [2]string{devices[i].ID.Driver, devices[i].ID.Device}
-		x.name[name] = append(x.name[name], i)
-		addOf(x.serial, devices[i].ID.Driver, identifier(h.Serial), i)
-		addOf(x.index, devices[i].ID.Driver, h.Index, i)
-		add(x.uuid, identifier(h.UUID), i)
-		add(x.placement, h.Placement, i)
-		add(x.pci, h.PCI, i)
-		add(x.netdev, h.NetDev, i)
+		id := devices[i].ID
+		x.add(hardwareKey{byName, id.Driver, id.Device}, i)
+		x.add(hardwareKey{bySerial, id.Driver, identifier(h.Serial)}, i)
+		x.add(hardwareKey{byIndex, id.Driver, h.Index}, i)
+		x.add(hardwareKey{byUUID, "", identifier(h.UUID)}, i)
+		x.add(hardwareKey{byPlacement, "", h.Placement}, i)
+		x.add(hardwareKey{byPCI, "", h.PCI}, i)
+		x.add(hardwareKey{byNetDev, "", h.NetDev}, i)
 		x.learn(i, h)
 		for _, node := range h.DeviceNodes {
-			add(x.node, node, i)
+			x.add(hardwareKey{byNode, "", node}, i)
 		}
 		for _, cpu := range h.CPUs {
 			x.cpu[cpu] = append(x.cpu[cpu], i)
@@ -49,6 +62,14 @@ func newHardwareIndex(devices []Device) hardwareIndex {
 	}
 	x.learned = false
 	return x
+}
+
+// add adds the position of a device with a key, unless the key is unknown or has the device.
+func (x *hardwareIndex) add(key hardwareKey, i int) {
+	if key.id != "" && !slices.Contains(x.keys[key], i) {
+		x.learned = true
+		x.keys[key] = append(x.keys[key], i)
+	}
 }
 
 // identifier normalizes a UUID or serial number. It returns "" for placeholders.
@@ -63,50 +84,11 @@ func identifier(text string) string {
 // lack them: a source that finds the device by a better key provides them to later sources, which
 // may have no other key.
 func (x *hardwareIndex) learn(i int, h *driver.Hardware) {
-	if h.RDMADev != "" && !slices.Contains(x.rdma[h.RDMADev], i) {
-		x.learned = true
-		add(x.rdma, h.RDMADev, i)
-	}
-	key := instanceKey(h)
-	if key == [2]string{} {
-		return
-	}
-	begin, _, _ := strings.Cut(h.Instance, "/")
-	for _, key := range [][2]string{key, {key[0], begin}} {
-		if !slices.Contains(x.instance[key], i) {
-			x.learned = true
-			x.instance[key] = append(x.instance[key], i)
-		}
-	}
-}
-
-// part returns the devices with the hardware's parent and instance number. An incomplete number
-// that several devices of one driver share identifies none of them.
-func (x *hardwareIndex) part(devices []Device, h *driver.Hardware) []int {
-	found := x.instance[instanceKey(h)]
-	if !strings.Contains(h.Instance, "/") && sameDriver(devices, found) {
-		return nil
-	}
-	return found
-}
-
-func instanceKey(h *driver.Hardware) [2]string {
-	if h.Parent == "" || h.Instance == "" {
-		return [2]string{}
-	}
-	return [2]string{strings.ToLower(h.Parent), h.Instance}
-}
-
-// addOf adds a key that is unique within one driver.
-func addOf(m map[[2]string][]int, driverName, key string, i int) {
-	if key != "" {
-		m[[2]string{driverName, key}] = append(m[[2]string{driverName, key}], i)
-	}
-}
-
-func add(m map[string][]int, key string, i int) {
-	if key != "" {
-		m[key] = append(m[key], i)
+	x.add(hardwareKey{byRDMA, "", h.RDMADev}, i)
+	if h.Parent != "" && h.Instance != "" {
+		begin, _, _ := strings.Cut(h.Instance, "/")
+		x.add(hardwareKey{byInstance, strings.ToLower(h.Parent), h.Instance}, i)
+		x.add(hardwareKey{byInstance, strings.ToLower(h.Parent), begin}, i)
 	}
 }
 
@@ -116,45 +98,34 @@ func add(m map[string][]int, key string, i int) {
 // A key that contradicts a better one does not match. Most keys are unique, so that the result
 // usually is one device.
 //
-// A number or device node that several devices of one driver share identifies none of them (two
-// GPUs may be on one board, a CDI spec may have the nodes of all devices of a claim): such devices
-// are returned as ambiguous.
+// An incomplete instance number, a serial number, an index or a device node that several devices of
+// one driver share identifies none of them (two GPUs may be on one board, a CDI spec may have the
+// nodes of all devices of a claim). Of all but the first, such devices are returned as ambiguous.
 func (x *hardwareIndex) find(devices []Device, sample *driver.Sample) (found, ambiguous []int) {
 	h := &sample.Hardware
 	if sample.Device != "" {
-		return x.name[[2]string{sample.Driver, sample.Device}], nil
+		return x.keys[hardwareKey{byName, sample.Driver, sample.Device}], nil
 	}
-	if found := fitting(devices, sample, x.uuid[strings.ToLower(h.UUID)]); found != nil {
-		return found, nil
-	}
-	if found := fitting(devices, sample, x.placement[h.Placement]); found != nil {
-		return found, nil
-	}
-	if found := fitting(devices, sample, x.part(devices, h)); found != nil {
-		return found, nil
-	}
-	if found := fitting(devices, sample, x.pci[h.PCI]); found != nil {
-		return found, nil
-	}
-	if found := fitting(devices, sample, x.netdev[h.NetDev]); found != nil {
-		return found, nil
-	}
-	if found := fitting(devices, sample, x.rdma[h.RDMADev]); found != nil {
-		return found, nil
-	}
-	for _, candidates := range [][]int{
-		x.serial[[2]string{sample.Driver, strings.ToLower(h.Serial)}], x.index[[2]string{sample.Driver, h.Index}],
+	for _, key := range [...]hardwareKey{
+		{byUUID, "", strings.ToLower(h.UUID)}, {byPlacement, "", h.Placement},
+		{byInstance, strings.ToLower(h.Parent), h.Instance}, {byPCI, "", h.PCI}, {byNetDev, "", h.NetDev},
+		{byRDMA, "", h.RDMADev}, {bySerial, sample.Driver, strings.ToLower(h.Serial)}, {byIndex, sample.Driver, h.Index},
 	} {
-		switch found := fitting(devices, sample, candidates); len(found) {
-		case 0:
-		case 1:
-			return found, nil
-		default:
+		candidates := x.keys[key]
+		if key.kind == byInstance && !strings.Contains(h.Instance, "/") && sameDriver(devices, candidates) {
+			continue
+		}
+		found := fitting(devices, sample, candidates)
+		switch {
+		case found == nil:
+		case len(found) > 1 && (key.kind == bySerial || key.kind == byIndex):
 			return nil, found
+		default:
+			return found, nil
 		}
 	}
 	for _, node := range h.DeviceNodes {
-		found := fitting(devices, sample, x.node[node])
+		found := fitting(devices, sample, x.keys[hardwareKey{byNode, "", node}])
 		if found == nil {
 			continue
 		}
@@ -228,9 +199,9 @@ func fits(d *Device, sample *driver.Sample) bool {
 // parent returns the position of the device with a UUID or PCI address. If there are several, it
 // prefers the same driver and pool.
 func (x *hardwareIndex) parent(devices []Device, of driver.ID, key string) (int, bool) {
-	candidates := x.uuid[strings.ToLower(key)]
+	candidates := x.keys[hardwareKey{byUUID, "", strings.ToLower(key)}]
 	if len(candidates) == 0 {
-		candidates = x.pci[key]
+		candidates = x.keys[hardwareKey{byPCI, "", key}]
 	}
 	for _, i := range candidates {
 		if id := devices[i].ID; id.Driver == of.Driver && id.Pool == of.Pool && id != of {
@@ -261,7 +232,7 @@ func completeHardware(h, from *driver.Hardware) {
 	fill(&h.CUDAVersion, from.CUDAVersion)
 	fill(&h.NUMANode, from.NUMANode)
 	fill(&h.PCIeRoot, from.PCIeRoot)
-	if h.ParentShare == 0 && validShare(from.ParentShare) {
+	if h.ParentShare == 0 && from.ParentShare >= 0 && from.ParentShare <= 1 {
 		h.ParentShare = from.ParentShare
 	}
 }

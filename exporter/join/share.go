@@ -3,7 +3,6 @@ package join
 import (
 	"slices"
 
-	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -23,28 +22,19 @@ type Share struct {
 	Own *Own
 }
 
-// shares returns the usable allocations with at least one usable pod.
-func (j *joiner) shares(allocations []podresources.Allocation) []Share {
+// sharesOf returns the allocations that pods hold.
+func sharesOf(allocations []podresources.Allocation) []Share {
 	shares := make([]Share, 0, len(allocations))
 	for i := range allocations {
-		a := &allocations[i]
-		if !validAllocation(a) {
-			j.reject("podresources", driver.ReasonLabel, 1)
-			continue
-		}
-		s := newShare(*a)
-		j.reject("podresources", driver.ReasonHolder, len(a.Holders)-len(s.Holders))
-		j.reject("claims", driver.ReasonConsumed, len(a.Consumed)-len(s.Consumed))
-		if len(s.Holders) > 0 {
-			shares = append(shares, s)
+		if len(allocations[i].Holders) > 0 {
+			shares = append(shares, newShare(allocations[i]))
 		}
 	}
 	return shares
 }
 
 func newShare(a podresources.Allocation) Share {
-	a.Holders = cleanHolders(&a)
-	a.Consumed = cleanAmounts(a.Consumed)
+	a.Holders = cleanHolders(a.Holders)
 	s := Share{Allocation: a, Pods: make([]podresources.Pod, 0, len(a.Holders))}
 	for _, h := range a.Holders {
 		s.Pods = append(s.Pods, h.Pod)

@@ -3,20 +3,10 @@ package node
 import (
 	"maps"
 	"slices"
-	"sync"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
-
-// attachments are devices that may be network interfaces of pods, for sources that read those
-// interfaces. They are safe for concurrent use.
-type attachments struct {
-	processes *podresources.PodProcesses
-
-	mu   sync.Mutex
-	list []attachment
-}
 
 // attachment is a device and the pods that may have it as an interface.
 type attachment struct {
@@ -24,26 +14,18 @@ type attachment struct {
 	pods []string // UIDs, sorted
 }
 
-// update sets the present holders.
-func (a *attachments) update(allocations []podresources.Allocation, inventory driver.Inventory) {
-	list := attached(allocations, inventory)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.list = list
-}
-
-// current returns the devices with the first process of each of their pods.
-func (a *attachments) current() []driver.Attachment {
-	a.mu.Lock()
-	list := a.list
-	a.mu.Unlock()
+// Attachments returns the devices that are network interfaces of pods, with the first process of
+// each of these pods.
+func (n *Node) Attachments() []driver.Attachment {
+	last := n.last()
+	list := attached(last.allocations, last.inventory)
 	uids := map[string]bool{}
 	for i := range list {
 		for _, uid := range list[i].pods {
 			uids[uid] = true
 		}
 	}
-	processes := a.processes.Of(slices.Sorted(maps.Keys(uids)))
+	processes := n.first.Of(slices.Sorted(maps.Keys(uids)))
 	var out []driver.Attachment
 	for _, a := range list {
 		for _, uid := range a.pods {

@@ -69,41 +69,42 @@ func (n *Node) withoutDrivers(listed driver.Inventory) driver.Inventory {
 }
 
 // hasConditional reports whether a device has binding conditions.
-func hasConditional(all driver.Inventory) bool {
-	for id := range all {
-		if all[id].Conditional {
+func (n *Node) hasConditional() bool {
+	for _, entry := range n.last().inventory {
+		if entry.Conditional {
 			return true
 		}
 	}
 	return false
 }
 
-// hasPassthrough reports whether a device is passed through to a guest: it is allocated as such, or
+// Passthrough reports whether a device is passed through to a guest: it is allocated as such, or
 // bound to the kernel's driver for that. Being listed as such in a slice does not count: NVIDIA's
 // driver lists each GPU that could be passed through.
-func hasPassthrough(allocations []podresources.Allocation, all driver.Inventory, root string) bool {
-	for i := range allocations {
-		if all[allocations[i].Device].Kind == driver.KindPassthrough {
+func (n *Node) Passthrough() bool {
+	last := n.last()
+	for i := range last.allocations {
+		if last.inventory[last.allocations[i].Device].Kind == driver.KindPassthrough {
 			return true
 		}
 	}
-	for id := range all {
-		if all[id].Kind == driver.KindPassthrough && inventory.IsPassthrough(root, all[id].Hardware) {
+	for _, entry := range last.inventory {
+		if entry.Kind == driver.KindPassthrough && inventory.IsPassthrough(n.plugin.sysfs, entry.Hardware) {
 			return true
 		}
 	}
 	return false
 }
 
-// vendorsOf returns the number of readable devices of each vendor, for drivers that run here.
-func vendorsOf(all driver.Inventory) map[string]int {
-	vendors := map[string]int{}
-	for id := range all {
-		if e := all[id]; e.Local && !e.DriverGone && e.Kind == driver.KindDevice {
-			vendors[e.Vendor]++
+// Listed returns the number of a vendor's readable devices, for drivers that run here.
+func (n *Node) Listed(vendor string) int {
+	listed := 0
+	for _, e := range n.last().inventory {
+		if e.Vendor == vendor && e.Local && !e.DriverGone && e.Kind == driver.KindDevice {
+			listed++
 		}
 	}
-	return vendors
+	return listed
 }
 
 // slices returns the devices of ResourceSlices: from the file if there is one, else from the API

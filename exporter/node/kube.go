@@ -16,9 +16,6 @@ func (n *Node) useKube(c Config) {
 		Jitter: rand.Float64, Now: time.Now,
 		Report: func(source string, took time.Duration, err error) { n.metrics.Observe(source, took, err, time.Now()) },
 		Absent: n.metrics.Absent,
-		LeftOut: func(driverName string) {
-			n.log.Warn("a driver has more slices or devices than are kept: the rest is left out", "driver", driverName)
-		},
 	})
 	n.asker.Server = n.kube
 }
@@ -33,5 +30,5 @@ func (n *Node) followKube(ctx context.Context, following *sync.WaitGroup) {
 	}
 	following.Go(func() { n.kube.FollowClaims(ctx) })
 	following.Go(func() { n.kube.FollowTaintRules(ctx) })
-	following.Go(func() { n.kube.FollowNominated(ctx, n.conditional.Load) })
+	following.Go(func() { n.kube.FollowNominated(ctx, n.hasConditional) })
 }

@@ -86,6 +86,12 @@ func (e *ConfigError) Error() string { return fmt.Sprintf("%s: %v", e.Field, e.E
 // Unwrap returns the cause.
 func (e *ConfigError) Unwrap() error { return e.Err }
 
+// described is what Describe returned. It does not change.
+type described struct {
+	allocations []podresources.Allocation
+	inventory   driver.Inventory
+}
+
 // Node knows one node. Observe and Describe must each be called by one goroutine, not necessarily
 // the same; all other methods are safe for concurrent use.
 type Node struct {
@@ -102,14 +108,12 @@ type Node struct {
 	metrics Metrics
 	log     *slog.Logger
 
-	passthrough atomic.Bool                    // a device is passed through to a guest
-	conditional atomic.Bool                    // the inventory has devices with binding conditions
-	attachments attachments                    // devices that are interfaces of pods
-	processes   processes                      // of the pods that hold devices
-	works       works                          // of the pods that hold devices
-	paths       pciPaths                       // where PCI devices are
-	vendors     atomic.Pointer[map[string]int] // number of readable devices by vendor
-	offers      offers                         // what device plugins offer
+	latest  atomic.Pointer[described] // nil before the first Describe
+	first   *podresources.PodProcesses
+	members *podresources.PodMembers
+	works   works    // of the pods that hold devices
+	paths   pciPaths // where PCI devices are
+	offers  offers   // what device plugins offer
 
 	podState func(uid string) podresources.CgroupState // reads the pod's cgroup
 
@@ -143,9 +147,8 @@ func New(c Config) (*Node, error) {
 		hints:   make(chan struct{}, 1),
 		cdiIDs:  map[driver.ID]cdiDevice{},
 		drivers: podresources.NewDrivers(c.KubeletRoot, time.Now),
-
-		attachments: attachments{processes: podresources.NewPodProcesses(c.Procfs, time.Now)},
-		processes:   processes{members: podresources.NewPodMembers(c.Procfs, time.Now)},
+		first:   podresources.NewPodProcesses(c.Procfs, time.Now),
+		members: podresources.NewPodMembers(c.Procfs, time.Now),
 	}
 	n.book = holders.NewBook(c.EmptyGrace, n.Hint)
 	n.works.pods = podresources.NewPodWorks(n.cgroups, podresources.NewPodProcesses(c.Procfs, time.Now), c.Procfs)
@@ -296,13 +299,16 @@ func (n *Node) Describe() (podresources.View, driver.Inventory) {
 	now := time.Now()
 	allocations, all, signs := n.describe(now)
 	n.view = n.dates.Date(allocations, signs, now)
-	n.passthrough.Store(hasPassthrough(n.view.Allocations, all, n.plugin.sysfs))
-	n.conditional.Store(hasConditional(all))
-	vendors := vendorsOf(all)
-	n.vendors.Store(&vendors)
-	n.attachments.update(n.view.Allocations, all)
-	n.processes.update(n.view.Allocations, all)
+	n.latest.Store(&described{n.view.Allocations, all})
 	return n.view, all
+}
+
+// last returns what the last Describe returned.
+func (n *Node) last() described {
+	if d := n.latest.Load(); d != nil {
+		return *d
+	}
+	return described{}
 }
 
 // describe returns the allocations, the inventory, and the times at which holds may have begun or
@@ -329,25 +335,4 @@ func (n *Node) describe(now time.Time) ([]podresources.Allocation, driver.Invent
 	allocations, all = n.plugin.identify(allocations, n.offers.current(), all, now)
 	allocations, all = n.cpus.complete(allocations, all, now)
 	return allocations, all, signs
-}
-
-// Passthrough reports whether a device was passed through to a guest (vfio) at the last Describe.
-func (n *Node) Passthrough() bool { return n.passthrough.Load() }
-
-// Listed returns the number of a vendor's readable devices in the inventory of the last Describe.
-func (n *Node) Listed(vendor string) int {
-	if vendors := n.vendors.Load(); vendors != nil {
-		return (*vendors)[vendor]
-	}
-	return 0
-}
-
-// Attachments returns the devices that are network interfaces of pods, with processes of those
-// pods.
-func (n *Node) Attachments() []driver.Attachment { return n.attachments.current() }
-
-// Holders returns the pods that hold a device for which asked is true, with their processes. Admin
-// access does not count.
-func (n *Node) Holders(asked func(*driver.Hardware) bool) []driver.PodProcesses {
-	return n.processes.of(asked)
 }

@@ -131,7 +131,7 @@ func TestConditional(t *testing.T) {
 	for _, is := range []bool{false, true} {
 		n.listed = driver.Inventory{{Device: "gpu"}: {}, {Device: "fabric"}: {Conditional: is}}
 		n.Describe()
-		if got := n.conditional.Load(); got != is {
+		if got := n.hasConditional(); got != is {
 			t.Errorf("with a device that has binding conditions, %v: %v", is, got)
 		}
 	}
@@ -296,7 +296,7 @@ func TestNominatedPodHolds(t *testing.T) {
 	server.Put(kubetest.Claims, []byte(`{"metadata":{"name":"c","namespace":"ns","uid":"uid-c"},
 		"status":{"reservedFor":[{"resource":"pods","name":"a","uid":"uid-a"}],"allocation":{"devices":{"results":[
 			{"request":"r","driver":"d","pool":"p","device":"gpu"}]}}}}`))
-	n.conditional.Store(true)
+	n.latest.Store(&described{inventory: driver.Inventory{{Device: "fabric"}: {Conditional: true}}})
 	follow()
 	await(t, func() error {
 		_, _ = n.Observe(t.Context()) // no kubelet answers

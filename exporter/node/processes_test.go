@@ -24,20 +24,20 @@ func TestProcesses(t *testing.T) {
 	for device, h := range hardware {
 		inventory[id(device)] = driver.Entry{Hardware: h}
 	}
-	h := processes{members: podresources.NewPodMembers(t.TempDir(), time.Now)}
+	n := &Node{members: podresources.NewPodMembers(t.TempDir(), time.Now)}
 	ask := func() []driver.PodProcesses {
-		return h.of(func(h *driver.Hardware) bool { return h.PCI != "" || h.NetDev == "" })
+		return n.Holders(func(h *driver.Hardware) bool { return h.PCI != "" || h.NetDev == "" })
 	}
 	got := ask()
 	expect.That(t, got == nil, "before anything is known: %+v", got)
-	h.update([]podresources.Allocation{
+	n.latest.Store(&described{[]podresources.Allocation{
 		{Device: id("gpu0"), Holders: []podresources.Holder{pod("b"), pod("a"), pod("")}},
 		{Device: id("gpu1"), Holders: []podresources.Holder{pod("b"), pod("b")}},
 		{Device: id("gpu1"), Holders: []podresources.Holder{pod("admin")}, Admin: true},
 		{Device: id("nic"), Holders: []podresources.Holder{pod("network")}},
 		{Device: id("vfio"), Holders: []podresources.Holder{pod("guest")}},
 		{Device: id("unknown"), Holders: []podresources.Holder{pod("unknown")}},
-	}, inventory)
+	}, inventory})
 	want := []driver.PodProcesses{
 		{Devices: []driver.Hardware{hardware["gpu0"]}},
 		{Devices: []driver.Hardware{hardware["gpu0"], hardware["gpu1"]}},

@@ -208,7 +208,7 @@ func NewPage(s *exposition.Snapshot, c Config) *Page {
 			row.Why = v.stalled[d.ID]
 		}
 		if state == book.StateQuiet {
-			row.Quiet = Duration(s.Time.Sub(lastActive[d.ID]).Seconds())
+			row.Quiet = Duration(s.Time.Sub(lastActive[i]).Seconds())
 		}
 		v.Devices = append(v.Devices, row)
 	}

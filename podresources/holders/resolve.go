@@ -3,9 +3,9 @@ package holders
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -52,29 +52,25 @@ type Holdings struct {
 //     status from its driver and its health from pods are added.
 func Holds(e *Evidence, now time.Time) Holdings {
 	r := resolver{
-		Evidence: e, now: now, claims: e.allFacts(), copies: map[string]*pod{},
-		listedClaims: map[string][]podresources.Claim{}, plugin: map[string]bool{},
-		used: map[podresources.Claim][]use{}, named: map[podUse]string{}, position: map[rowKey]int{},
-		ofClaim: map[podresources.Claim][]int{}, unresolved: map[string]map[string]bool{},
-		others: map[podUse]bool{}, users: map[podresources.Claim]*users{}, pods: map[string]WantedPod{},
+		Evidence: e, now: now, uses: map[podresources.Claim]*claimUse{}, copies: map[string]*pod{},
+		lists: map[string][]podresources.Claim{}, unresolved: map[unresolved]bool{},
 	}
-	if len(e.pods) == 0 && len(r.claims) == 0 && e.failing.IsZero() && !e.filled {
-		return Holdings{Allocations: e.allocations, Wanted: r.wanted()} // there is no other evidence
+	rows := e.listedRows()
+	for i := range rows {
+		r.noteListed(&rows[i])
 	}
-	for i := range e.allocations {
-		r.noteListed(&e.allocations[i])
+	for _, p := range e.pods {
+		if !p.state.over() && (len(p.Claims) > 0 || p.Extended || p.ExtendedClaim != "") {
+			r.usePod(p)
+		}
 	}
-	for _, claims := range r.listedClaims {
-		slices.SortFunc(claims, podresources.Claim.Compare)
+	health := podresources.Health(r.health, rows)
+	for i := range rows {
+		r.list(rows[i], health)
 	}
-	for _, uid := range r.sortedPods() {
-		r.usePod(uid)
+	for claim, c := range r.uses {
+		r.complete(claim, c)
 	}
-	health := podresources.Health(r.health, e.allocations)
-	for i := range e.allocations {
-		r.list(e.allocations[i], health)
-	}
-	r.complete()
 	return r.finish()
 }
 
@@ -84,30 +80,49 @@ func Holds(e *Evidence, now time.Time) Holdings {
 // determines which pods were given which request (resolve_requests.go).
 type resolver struct {
 	*Evidence
-	now    time.Time
-	claims map[podresources.Claim]podresources.ClaimFacts
-	copies map[string]*pod // by UID, with the determined names of claims
+	now time.Time
 
-	listedClaims map[string][]podresources.Claim // claims that the kubelet lists, by UID of the pod
-	plugin       map[string]bool                 // UIDs of pods with devices of device plugins
-	used         map[podresources.Claim][]use    // uses of each claim, by objects of pods
-	named        map[podUse]string               // the pods' own names for the claims that they use
-	made         map[string][]podresources.Claim // claims made for pods, by UID of the pod; nil: to be computed
+	uses   map[podresources.Claim]*claimUse // of claims that pods use or the kubelet lists
+	copies map[string]*pod                  // pods with the determined names of claims, by UID
+	lists  map[string][]podresources.Claim  // which the kubelet lists, by UID of the pod
+	made   map[string][]podresources.Claim  // claims made for pods, by UID of the pod; nil: to be computed
 
 	rows       []podresources.Allocation
-	position   map[rowKey]int               // in rows
-	ofClaim    map[podresources.Claim][]int // positions of the claims' rows
 	conflicts  []Conflict
-	others     map[podUse]bool            // uses of claims whose pods were given other devices than the allocated ones
-	unresolved map[string]map[string]bool // UIDs of pods by reason
+	unresolved map[unresolved]bool
+	wantedPods []WantedPod
+}
 
-	users map[podresources.Claim]*users // of the wanted claims
-	pods  map[string]WantedPod          // by UID
+// claimUse is a claim, and what the kubelet and the pods' objects say about its use.
+type claimUse struct {
+	podresources.ClaimFacts
+	known bool  // else there are no facts
+	given bool  // the kubelet lists it for a pod whose UID is known
+	uses  []use // by objects of pods
+	rows  []int // positions of its rows
+
+	pods      []string    // which use it, for [WantedClaim]
+	listed    []driver.ID // devices that the kubelet lists
+	disagrees bool        // they disagree with the facts
+}
+
+// unresolved is a pod whose devices are unknown for a reason.
+type unresolved struct{ reason, uid string }
+
+// claim returns the claim with that name.
+func (r *resolver) claim(name podresources.Claim) *claimUse {
+	c := r.uses[name]
+	if c == nil {
+		c = &claimUse{}
+		c.ClaimFacts, c.known = r.allFacts()[name]
+		r.uses[name] = c
+	}
+	return c
 }
 
 // health yields the health of devices, from the statuses of pods that are not over.
 func (r *resolver) health(yield func(podresources.DeviceHealth) bool) {
-	for _, p := range r.Evidence.pods {
+	for _, p := range r.pods {
 		if p.state.over() {
 			continue
 		}
@@ -122,85 +137,47 @@ func (r *resolver) health(yield func(podresources.DeviceHealth) bool) {
 // pod returns the pod of a holder, nil if it is unknown.
 func (r *resolver) pod(h *podresources.Holder) *pod { return r.podOf(r.holderUID(h)) }
 
+// podOf returns the pod with that UID, nil if it is unknown.
+func (r *resolver) podOf(uid string) *pod { return cmp.Or(r.copies[uid], r.pods[uid]) }
+
 // holderUID returns the UID of a holder or, if that is unknown, of the newest pod with its name,
 // unless the listed pod must be a newer one.
 func (r *resolver) holderUID(h *podresources.Holder) string {
 	if h.UID != "" {
 		return h.UID
 	}
-	if uid := r.uidOf(h.Pod); !r.Evidence.pods[uid].recreated(r.asked) {
+	if uid := r.uidOf(h.Pod); !r.pods[uid].recreated(r.asked) {
 		return uid
 	}
 	return ""
 }
 
-// podOf returns the pod with that UID, nil if it is unknown.
-func (r *resolver) podOf(uid string) *pod {
-	if p := r.copies[uid]; p != nil {
-		return p
-	}
-	known := r.Evidence.pods[uid]
-	if known == nil {
-		return nil
-	}
-	p := *known
-	r.copies[uid] = &p
-	return &p
-}
-
-// isOver reports whether the pod with that UID is known to hold nothing any more.
-func (r *resolver) isOver(uid string) bool {
-	p := r.Evidence.pods[uid]
-	return p != nil && p.state.over()
-}
-
-// noteListed records which claims the kubelet lists for which pods.
+// noteListed records that the kubelet lists an allocation.
 func (r *resolver) noteListed(a *podresources.Allocation) {
+	c := r.claim(a.Claim)
 	for i := range a.Holders {
-		switch uid := r.holderUID(&a.Holders[i]); {
-		case uid == "":
-		case a.ByPlugin():
-			r.plugin[uid] = true
-		case !slices.Contains(r.listedClaims[uid], a.Claim):
-			r.listedClaims[uid] = append(r.listedClaims[uid], a.Claim)
+		h := &a.Holders[i]
+		if uid := r.holderUID(h); uid != "" {
+			c.given = true
+			if !slices.Contains(r.lists[uid], a.Claim) {
+				r.lists[uid] = append(r.lists[uid], a.Claim)
+			}
+		}
+		if len(c.listed) == 0 {
+			c.pods = append(c.pods, h.Name+"/"+h.UID)
 		}
 	}
-}
-
-// sortedPods returns the UIDs of the pods that have claims, sorted by name.
-func (r *resolver) sortedPods() []string {
-	var uids []string
-	pods := r.Evidence.pods
-	for uid, p := range pods {
-		if !p.state.over() && (len(p.Claims) > 0 || p.Extended || p.ExtendedClaim != "") {
-			uids = append(uids, uid)
-		}
-	}
-	slices.SortFunc(uids, func(a, b string) int {
-		return cmp.Or(pods[a].Pod.Compare(pods[b].Pod), strings.Compare(a, b))
-	})
-	return uids
-}
-
-// noteUnresolved records why the devices of a pod are unknown.
-func (r *resolver) noteUnresolved(reason, uid string) {
-	if r.unresolved[reason] == nil {
-		r.unresolved[reason] = map[string]bool{}
-	}
-	r.unresolved[reason][uid] = true
+	c.listed = append(c.listed, a.Device)
+	c.disagrees = c.disagrees || c.known && !c.Covers(a)
 }
 
 // finish determines which pods were given which request, and returns the result.
 func (r *resolver) finish() Holdings {
-	devices := map[podresources.Claim]int{}
-	for i := range r.rows {
-		devices[r.rows[i].Claim]++
-	}
 	out := Holdings{Allocations: make([]podresources.Allocation, 0, len(r.rows)), Unresolved: map[string]int{}}
 	for i := range r.rows {
 		a := &r.rows[i]
 		if !a.ByPlugin() {
-			a.Holders = r.given(a, devices[a.Claim])
+			r.give(a)
 		}
 		if len(a.Holders) > 0 {
 			podresources.SortHolders(a)
@@ -210,8 +187,8 @@ func (r *resolver) finish() Holdings {
 	slices.SortStableFunc(out.Allocations, podresources.Allocation.Compare)
 	slices.SortFunc(r.conflicts, Conflict.Compare)
 	out.Conflicts = slices.Compact(r.conflicts)
-	for reason, pods := range r.unresolved {
-		out.Unresolved[reason] = len(pods)
+	for of := range r.unresolved {
+		out.Unresolved[of.reason]++
 	}
 	out.Wanted = r.wanted()
 	return out

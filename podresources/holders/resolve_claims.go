@@ -8,34 +8,48 @@ import (
 
 // use is the use of a claim by a pod.
 type use struct {
-	pod  *pod
-	name string // the pod's own name for the claim; empty: unknown, or the claim of extended resources
-}
-
-// podUse identifies the use of a claim by a pod.
-type podUse struct {
-	uid   string
-	claim podresources.Claim
+	pod   *pod
+	name  string // the pod's own name for the claim; empty: unknown, or the claim of extended resources
+	other bool   // the pod was given another device than the allocated ones
 }
 
 // usePod records which claims a pod uses.
-func (r *resolver) usePod(uid string) {
-	p := r.podOf(uid)
-	unnamed, extended := r.nameClaims(p)
+func (r *resolver) usePod(p *pod) {
+	unnamed, extended := 0, p.ExtendedClaim != "" && len(p.ExtendedUses) == 0
+	if p.Extended || slices.ContainsFunc(p.Claims, func(c podresources.PodClaim) bool { return c.Claim == "" }) {
+		named := *p
+		p = &named
+		unnamed, extended = r.nameClaims(p)
+		r.copies[p.UID] = p
+	}
 	for _, c := range p.Claims {
 		if c.Claim != "" {
-			r.useClaim(p, podresources.Claim{Namespace: p.Pod.Namespace, Name: c.Claim}, c.Name)
+			r.useClaim(p, c.Claim, c.Name)
 		}
 	}
 	if p.ExtendedClaim != "" {
-		r.useClaim(p, podresources.Claim{Namespace: p.Pod.Namespace, Name: p.ExtendedClaim}, "")
+		r.useClaim(p, p.ExtendedClaim, "")
 	}
 	if unnamed > 0 {
-		r.noteUnresolved(UnresolvedName, uid)
+		r.unresolved[unresolved{UnresolvedName, p.UID}] = true
 	}
 	if (unnamed > 0 || extended) && !p.namesKnown {
 		r.wantPod(p)
 	}
+}
+
+// nameOf returns the pod's own name for a claim; empty: unknown, or the claim of extended
+// resources.
+func (p *pod) nameOf(claim podresources.Claim) string {
+	if p == nil || claim.Name == "" || claim.Name == p.ExtendedClaim || claim.Namespace != p.Pod.Namespace {
+		return ""
+	}
+	for _, c := range slices.Backward(p.Claims) {
+		if c.Claim == claim.Name {
+			return c.Name
+		}
+	}
+	return ""
 }
 
 // nameClaims determines the names of claims made for the pod that its status does not have. It uses
@@ -44,14 +58,15 @@ func (r *resolver) usePod(uid string) {
 // status from the API server is needed for the claim of the pod's extended resources.
 func (r *resolver) nameClaims(p *pod) (unnamed int, extended bool) {
 	p.Claims = slices.Clone(p.Claims)
-	listed := slices.Clone(r.listedClaims[p.UID])
+	listed := slices.Clone(r.lists[p.UID])
+	slices.SortFunc(listed, podresources.Claim.Compare)
 	candidates := slices.Concat(listed, r.reservedClaims(p))
 	explained := func(name string) {
 		listed = slices.DeleteFunc(listed,
 			func(c podresources.Claim) bool { return c.Namespace == p.Pod.Namespace && c.Name == name })
 	}
 	for _, c := range candidates {
-		facts := r.claims[c]
+		facts := r.allFacts()[c]
 		if c.Namespace != p.Pod.Namespace {
 			continue
 		}
@@ -82,18 +97,17 @@ func (r *resolver) nameClaims(p *pod) (unnamed int, extended bool) {
 // reservedClaims returns the known claims that were made for the pod and are reserved for it,
 // sorted.
 func (r *resolver) reservedClaims(p *pod) []podresources.Claim {
-	unnamed := func(c podresources.PodClaim) bool { return c.Claim == "" }
-	if p.namesKnown || !p.Extended && !slices.ContainsFunc(p.Claims, unnamed) {
+	if p.namesKnown {
 		return nil
 	}
 	if r.made == nil { // computed once: a file may have the claims of a whole cluster
 		r.made = map[string][]podresources.Claim{}
-		for claim, facts := range r.claims {
+		for claim, facts := range r.allFacts() {
 			if facts.Deleted || !facts.Extended && facts.PodClaimName == "" {
 				continue
 			}
 			for uid := range facts.Reserved {
-				if r.Evidence.pods[uid] != nil {
+				if r.pods[uid] != nil {
 					r.made[uid] = append(r.made[uid], claim)
 				}
 			}
@@ -109,32 +123,31 @@ func (r *resolver) reservedClaims(p *pod) []podresources.Claim {
 func (p *pod) extendedUnknown() bool { return p.Extended && p.ExtendedClaim == "" && !p.namesKnown }
 
 // useClaim records that a pod uses a claim.
-func (r *resolver) useClaim(p *pod, claim podresources.Claim, name string) {
-	facts, known := r.claims[claim]
-	r.used[claim] = append(r.used[claim], use{pod: p, name: name})
-	r.named[podUse{p.UID, claim}] = name
-	r.wantClaim(claim, p)
-	unknown := !known || stale(&facts, p)
-	if unknown && p.state != Ending && !slices.Contains(r.listedClaims[p.UID], claim) && !r.listedForOthers(p, claim) {
-		r.noteUnresolved(UnresolvedClaim, p.UID)
+func (r *resolver) useClaim(p *pod, claim, name string) {
+	id := podresources.Claim{Namespace: p.Pod.Namespace, Name: claim}
+	c := r.claim(id)
+	c.uses = append(c.uses, use{pod: p, name: name})
+	c.want(p)
+	unknown := !c.known || stale(&c.ClaimFacts, p)
+	// If it is listed for another pod, the listed devices were given to this one too.
+	if unknown && p.state != Ending && !slices.Contains(r.lists[p.UID], id) && !(p.Started && c.given) {
+		r.unresolved[unresolved{UnresolvedClaim, p.UID}] = true
 	}
 }
 
 // reservedPod returns a pod without a known object for which the claim is reserved, nil if the
 // claim is not reserved for it.
-func (r *resolver) reservedPod(h *podresources.Holder, claim podresources.Claim) *pod {
-	facts := r.claims[claim]
-	uid := facts.ReservedUID(h.Name)
-	if uid == "" || h.UID != "" && h.UID != uid || r.isOver(uid) {
+func (r *resolver) reservedPod(h *podresources.Holder, c *claimUse) *pod {
+	uid := c.ReservedUID(h.Name)
+	if known := r.pods[uid]; uid == "" || h.UID != "" && h.UID != uid || known != nil && known.state.over() {
 		return nil
 	}
 	return &pod{PodFacts: podresources.PodFacts{Pod: h.Pod, UID: uid, Started: true}, state: Running}
 }
 
-// uses reports whether the pod uses the claim, by its object.
-func (r *resolver) uses(p *pod, claim podresources.Claim) bool {
-	_, uses := r.named[podUse{p.UID, claim}]
-	return uses
+// usedBy reports whether the pod uses the claim, by its object.
+func (c *claimUse) usedBy(p *pod) bool {
+	return slices.ContainsFunc(c.uses, func(u use) bool { return u.pod.UID == p.UID })
 }
 
 // stale reports whether the claim was read before the pod was seen, and was not reserved for it
@@ -147,18 +160,4 @@ func stale(c *podresources.ClaimFacts, p *pod) bool {
 func gives(c *podresources.ClaimFacts, p *pod) bool {
 	_, reserved := c.Reserved[p.UID]
 	return c.ReservedFor(p.UID) || c.Deleted && p.Started && (reserved || c.ReservedOther)
-}
-
-// listedForOthers reports whether this pod has started and the kubelet lists the claim for another
-// pod. Then the listed devices were given to this pod too.
-func (r *resolver) listedForOthers(p *pod, claim podresources.Claim) bool {
-	if !p.Started {
-		return false
-	}
-	for _, claims := range r.listedClaims {
-		if slices.Contains(claims, claim) {
-			return true
-		}
-	}
-	return false
 }

@@ -46,79 +46,60 @@ func (c Conflict) Compare(other Conflict) int {
 	)
 }
 
-// ConflictLog has the present conflicts. It determines which to log.
-type ConflictLog map[Conflict]loggedConflict
-
-type loggedConflict struct {
-	since  time.Time
-	logged bool
-}
+// ConflictLog has the present conflicts, each with the time since which it is present; zero: it has
+// been logged.
+type ConflictLog map[Conflict]time.Time
 
 // News sets the present conflicts. It returns those that have lasted for catchUp, each once.
-func (c *ConflictLog) News(now []Conflict, at time.Time) []Conflict {
-	var out []Conflict
+func (c *ConflictLog) News(now []Conflict, at time.Time) (out []Conflict) {
 	next := make(ConflictLog, len(now))
 	for _, found := range now {
-		state, known := (*c)[found]
-		if !known {
-			state.since = at
-		}
-		if !state.logged && at.Sub(state.since) >= catchUp {
-			state.logged = true
+		since, known := (*c)[found]
+		switch {
+		case !known:
+			since = at
+		case !since.IsZero() && at.Sub(since) >= catchUp:
+			since = time.Time{}
 			out = append(out, found)
 		}
-		next[found] = state
+		next[found] = since
 	}
 	*c = next
 	return out
 }
 
-// disagree records a conflict between the kubelet and the claim. conflict reports whether the
-// kubelet lists a device that the claim is not allocated, and used whether only the claim's
-// allocation is used.
-func (r *resolver) disagree(
-	p *pod, a *podresources.Allocation, claim *podresources.ClaimFacts, shares bool,
-) (conflict, used bool) {
-	if a.ByPlugin() || len(claim.Results) == 0 {
-		return false, false
-	}
-	c := Conflict{Claim: a.Claim, Pod: p.Pod, UID: p.UID, Device: a.Device}
+// compare records whether the kubelet, which lists the allocation for the pod, and the claim
+// disagree. It returns the reason why the pod holds the device; empty: it does not, since only the
+// claim's allocation is used.
+func (r *resolver) compare(p *pod, a *podresources.Allocation, c *claimUse, shares bool) podresources.Reason {
+	conflict := Conflict{Claim: a.Claim, Pod: p.Pod, UID: p.UID, Device: a.Device}
 	switch {
-	case !claim.ReservedFor(p.UID):
-		if p.state == Ending || p.seen.IsZero() || !claim.Read.After(p.seen) {
-			return false, false
+	case a.ByPlugin(), len(c.Results) == 0:
+		return podresources.ReasonListed
+	case !c.ReservedFor(p.UID):
+		if p.state != Ending && !p.seen.IsZero() && c.Read.After(p.seen) {
+			conflict.Kind = ConflictReservation
+			r.conflicts = append(r.conflicts, conflict)
 		}
-		c.Kind = ConflictReservation
-	case shares, claim.Covers(a), !r.uses(p, a.Claim) && !p.seen.IsZero():
-		return false, false
-	default:
-		c.Kind, c.Allocated = ConflictDevice, r.notListed(claim, a)
-		if !r.uses(p, a.Claim) { // no object of the pod is known
-			r.used[a.Claim] = append(r.used[a.Claim], use{pod: p})
-			r.named[podUse{p.UID, a.Claim}] = ""
-		}
+		return podresources.ReasonListed
+	case shares, c.Covers(a), !c.usedBy(p) && !p.seen.IsZero():
+		return podresources.ReasonListed
+	case !c.usedBy(p): // no object of the pod is known
+		c.uses = append(c.uses, use{pod: p})
 	}
-	r.conflicts = append(r.conflicts, c)
-	if c.Kind != ConflictDevice {
-		return false, false
-	}
-	given := p.state == Running && p.Started && !p.seen.IsZero() && p.since.Before(r.asked)
-	if given {
-		a.Admin = !slices.ContainsFunc(claim.Results, func(of podresources.ClaimResult) bool { return !of.Admin })
-		r.others[podUse{p.UID, a.Claim}] = true
-	}
-	return given, !given
-}
-
-// notListed returns the first device of the claim that the kubelet does not list for it.
-func (r *resolver) notListed(claim *podresources.ClaimFacts, of *podresources.Allocation) driver.ID {
-	for i := range claim.Results {
-		id := claim.Results[i].Device
-		if !slices.ContainsFunc(r.allocations, func(a podresources.Allocation) bool {
-			return a.Claim == of.Claim && a.Device == id
-		}) {
-			return id
+	conflict.Kind = ConflictDevice
+	for i := range slices.Backward(c.Results) {
+		if id := c.Results[i].Device; !slices.Contains(c.listed, id) {
+			conflict.Allocated = id // the first one
 		}
 	}
-	return driver.ID{}
+	r.conflicts = append(r.conflicts, conflict)
+	if p.state != Running || !p.Started || p.seen.IsZero() || !p.since.Before(r.asked) {
+		return ""
+	}
+	a.Admin = !slices.ContainsFunc(c.Results, func(of podresources.ClaimResult) bool { return !of.Admin })
+	for i := range c.uses {
+		c.uses[i].other = c.uses[i].other || c.uses[i].pod.UID == p.UID
+	}
+	return podresources.ReasonOther
 }

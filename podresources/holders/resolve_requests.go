@@ -7,89 +7,64 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// given returns the holders that were given the device, by the request for which it was allocated.
-// devices is the number of the claim's devices.
-func (r *resolver) given(a *podresources.Allocation, devices int) []podresources.Holder {
+// give leaves the holders that were given the device, by the request for which it was allocated.
+func (r *resolver) give(a *podresources.Allocation) {
 	request, _, _ := strings.Cut(a.Request, "/")
-	out := make([]podresources.Holder, 0, len(a.Holders))
+	several := len(r.claim(a.Claim).rows) > 1
+	given := a.Holders[:0]
 	for group := range groups(a.Holders) {
-		p := r.pod(&group[0])
-		if p == nil {
-			out = append(out, group...)
-			continue
+		first, p := group[0], r.pod(&group[0])
+		names := func(container string) bool { // or it names no request of the claim
+			uses, named := p.uses(first.ClaimName, a.Claim.Name, container, request)
+			return named || !uses
 		}
-		uses := p.usesOf(group[0].ClaimName, a.Claim.Name)
-		if request == "" {
-			if devices > 1 && r.requestUnknown(p, a.Claim, uses) {
-				r.noteUnresolved(UnresolvedRequest, p.UID)
+		switch before := len(given); {
+		case p == nil:
+			given = append(given, group...)
+		case request == "":
+			if several && r.requestUnknown(p, a.Claim, first.ClaimName) {
+				r.unresolved[unresolved{UnresolvedRequest, p.UID}] = true
 			}
-			out = append(out, group...)
-			continue
-		}
-		if !anyUse(uses, request) {
-			continue
-		}
-		before := len(out)
-		for _, h := range group {
-			if h.Container == "" || isGiven(uses, h.Container, request) {
-				out = append(out, h)
+			given = append(given, group...)
+		case names(""):
+			for _, h := range group {
+				if h.Container == "" || names(h.Container) {
+					given = append(given, h)
+				}
 			}
-		}
-		if len(out) == before {
-			h := group[0]
-			h.Container = ""
-			out = append(out, h)
+			if len(given) == before {
+				first.Container = ""
+				given = append(given, first)
+			}
 		}
 	}
-	return out
+	a.Holders = given
 }
 
 // requestUnknown reports whether the pod may hold only some of the claim's devices, which are
-// unknown.
-func (r *resolver) requestUnknown(p *pod, claim podresources.Claim, uses []podresources.PodContainer) bool {
-	if len(uses) == 0 {
-		return p.extendedUnknown() && slices.Contains(r.listedClaims[p.UID], claim)
-	}
-	return !anyUse(uses, "")
+// unknown. name is the pod's own name for the claim.
+func (r *resolver) requestUnknown(p *pod, claim podresources.Claim, name string) bool {
+	uses, whole := p.uses(name, claim.Name, "", "")
+	return uses && !whole || !uses && p.extendedUnknown() && slices.Contains(r.lists[p.UID], claim)
 }
 
-// usesOf returns the containers of the pod that name a claim, with the requests that they name.
-// name is the pod's own name for the claim, which the claim of extended resources does not have.
-func (p *pod) usesOf(name, claim string) []podresources.PodContainer {
-	if claim == p.ExtendedClaim && claim != "" {
-		return p.ExtendedUses
+// uses reports whether a container of the pod names a claim, and whether it names the whole of it
+// or that request. container is the container's name; empty: any of them. name is the pod's own
+// name for the claim, which the claim of extended resources does not have.
+func (p *pod) uses(name, claim, container, request string) (uses, named bool) {
+	containers, extended := p.Containers, claim == p.ExtendedClaim && claim != ""
+	if extended {
+		containers = p.ExtendedUses
 	}
-	var out []podresources.PodContainer
-	for _, c := range p.Containers {
-		named := podresources.PodContainer{Name: c.Name}
-		for _, u := range c.Uses {
-			if name != "" && u.Name == name {
-				named.Uses = append(named.Uses, u)
+	for i := range containers {
+		if container != "" && containers[i].Name != container {
+			continue
+		}
+		for _, u := range containers[i].Uses {
+			if extended || name != "" && u.Name == name {
+				uses, named = true, named || u.Request == "" || u.Request == request
 			}
 		}
-		if len(named.Uses) > 0 {
-			out = append(out, named)
-		}
 	}
-	return out
-}
-
-// anyUse reports whether a container names the whole claim or that request, or none names the
-// claim.
-func anyUse(uses []podresources.PodContainer, request string) bool {
-	return len(uses) == 0 ||
-		slices.ContainsFunc(uses, func(c podresources.PodContainer) bool { return names(&c, request) })
-}
-
-// isGiven reports whether a container that the kubelet lists was given the device of a request. If
-// the requests that it names are unknown, it is assumed so.
-func isGiven(uses []podresources.PodContainer, container, request string) bool {
-	i := slices.IndexFunc(uses, func(c podresources.PodContainer) bool { return c.Name == container })
-	return i < 0 || names(&uses[i], request)
-}
-
-// names reports whether the container names the whole claim or that request.
-func names(c *podresources.PodContainer, request string) bool {
-	return slices.ContainsFunc(c.Uses,
-		func(u podresources.ClaimUse) bool { return u.Request == "" || u.Request == request })
+	return uses, named
 }

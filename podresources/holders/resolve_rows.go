@@ -1,144 +1,132 @@
 package holders
 
 import (
-	"maps"
-	"reflect"
 	"slices"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// list adds the rows of an allocation in the kubelet's answer.
-func (r *resolver) list(a podresources.Allocation, health map[driver.ID]podresources.DeviceHealth) {
-	claim := r.claims[a.Claim]
-	of := health[a.Device]
-	a.Health, a.HealthReason = of.Health, of.Message
-	shares := unlistedShares(&claim, &a)
-	if len(shares) == 0 {
-		claim.Complete(&a)
+// listedRows returns the rows that the kubelet lists, with those of kept pods, and the UIDs of their
+// holders.
+func (e *Evidence) listedRows() []podresources.Allocation {
+	rows := make([]podresources.Allocation, 0, len(e.allocations))
+	for _, a := range e.allocations {
+		holders := make([]podresources.Holder, 0, len(a.Holders))
+		for _, h := range a.Holders {
+			if l := e.listed[h.Pod]; l != nil && l.devices {
+				h.UID = l.uid
+				holders = append(holders, h)
+			}
+		}
+		if a.Holders = holders; len(holders) > 0 {
+			rows = append(rows, a)
+		}
 	}
-	a.Holders = r.listedHolders(&a, &claim, len(shares) > 0)
+	return rows
+}
+
+// list adds the rows of an allocation that the kubelet lists.
+func (r *resolver) list(a podresources.Allocation, health map[driver.ID]podresources.DeviceHealth) {
+	c := r.claim(a.Claim)
+	a.Health, a.HealthReason = health[a.Device].Health, health[a.Device].Message
+	shares := unlistedShares(&c.ClaimFacts, &a)
+	r.listedHolders(&a, c, len(shares) > 0)
 	if len(shares) == 0 {
-		r.addListed(a, &claim)
-		return
+		shares = []string{a.ShareID}
 	}
 	for _, share := range shares {
 		b := a
-		b.ShareID, b.Holders = share, slices.Clone(a.Holders)
-		claim.Complete(&b)
-		r.addListed(b, &claim)
+		if b.ShareID = share; len(shares) > 1 {
+			b.Holders = slices.Clone(a.Holders)
+		}
+		c.Complete(&b)
+		// If the claim is reserved, but for none of the row's holders, it was read before it was reserved
+		// for them, or it is an earlier claim with the name.
+		if len(c.Reserved) > 0 && !c.ReservedOther && !slices.ContainsFunc(a.Holders, func(h podresources.Holder) bool {
+			_, reserved := c.Reserved[h.UID]
+			return reserved || h.UID == ""
+		}) {
+			b.ClaimUID = ""
+		}
+		r.add(b, c)
 	}
 }
 
-// listedHolders returns those of the listed holders that hold the device, with their holds. It
+// listedHolders leaves those of the listed holders that hold the device, with their holds. It
 // records where they disagree with the claim.
-func (r *resolver) listedHolders(
-	a *podresources.Allocation, claim *podresources.ClaimFacts, shares bool,
-) (holders []podresources.Holder) {
+func (r *resolver) listedHolders(a *podresources.Allocation, c *claimUse, shares bool) {
+	holders := a.Holders[:0]
 	for group := range groups(a.Holders) {
-		p := r.pod(&group[0])
+		p, reason := r.pod(&group[0]), podresources.ReasonListed
 		if p == nil {
-			p = r.reservedPod(&group[0], a.Claim)
+			p = r.reservedPod(&group[0], c)
 		}
-		var conflict, allocated bool // allocated: only the claim's allocation is used
 		if p != nil {
-			if r.over(p, claim) {
+			if r.over(p, &c.ClaimFacts) {
 				continue
 			}
-			if conflict, allocated = r.disagree(p, a, claim, shares); allocated {
+			if reason = r.compare(p, a, c, shares); reason == "" {
 				continue
 			}
 		}
-		hold := r.listedHold(p, group[0].Pod)
-		if conflict && hold.Reason == podresources.ReasonListed {
-			hold.Reason = podresources.ReasonOther
-		}
+		hold := r.listedHold(p, group[0].Pod, reason)
 		for _, h := range group {
-			if p != nil {
-				h = r.describe(p, h, a.Claim)
+			if h.Hold = hold; p != nil {
+				h.UID, h.Meta, h.ClaimName = p.UID, p.Meta, r.podOf(p.UID).nameOf(a.Claim)
 			}
-			h.Hold = hold
 			holders = append(holders, h)
 		}
 	}
-	return holders
+	a.Holders = holders
 }
 
-// addListed adds a row that the kubelet lists. If the claim is reserved, but for none of the row's
-// holders, it was read before it was reserved for them, or it is an earlier claim with the name:
-// the row has no UID of the claim until more is known.
-func (r *resolver) addListed(a podresources.Allocation, claim *podresources.ClaimFacts) {
-	reserved := func(h podresources.Holder) bool {
-		_, reserved := claim.Reserved[h.UID]
-		return reserved || h.UID == ""
-	}
-	if len(claim.Reserved) > 0 && !claim.ReservedOther && !slices.ContainsFunc(a.Holders, reserved) {
-		a.ClaimUID = ""
-	}
-	r.add(a)
-}
-
-// describe returns the holder with what is known about its pod.
-func (r *resolver) describe(p *pod, h podresources.Holder, claim podresources.Claim) podresources.Holder {
-	if p.UID != "" {
-		h.UID = p.UID
-	}
-	h.Meta = p.Meta
-	h.ClaimName = r.named[podUse{p.UID, claim}]
-	return h
-}
-
-// complete adds the rows and holders that the kubelet does not list.
-func (r *resolver) complete() {
-	for _, claim := range slices.SortedFunc(maps.Keys(r.used), podresources.Claim.Compare) {
-		r.completeClaim(claim)
-	}
-}
-
-func (r *resolver) completeClaim(claim podresources.Claim) {
-	facts, known := r.claims[claim]
-	listed := r.ofClaim[claim]
-	holders := r.holders(listed)
-	for _, u := range r.used[claim] {
+// complete adds the rows and holders of a claim that the kubelet does not list.
+func (r *resolver) complete(claim podresources.Claim, c *claimUse) {
+	listed := c.rows
+	for _, u := range c.uses {
 		switch {
-		case r.over(u.pod, &facts):
-		case gives(&facts, u.pod):
-			reason := reservedReason(u.pod, &facts)
-			if r.others[podUse{u.pod.UID, claim}] {
+		case r.over(u.pod, &c.ClaimFacts):
+		case gives(&c.ClaimFacts, u.pod):
+			reason := reservedReason(u.pod, &c.ClaimFacts)
+			if u.other {
 				reason = podresources.ReasonUnused
 			}
-			for i := range facts.Results {
-				r.hold(holders, r.row(claim, &facts, &facts.Results[i]), u, reason)
+			for i := range c.Results {
+				r.hold(r.row(claim, c, &c.Results[i]), u, reason)
 			}
-		case u.pod.Started && (!known || stale(&facts, u.pod)):
+		case u.pod.Started && (!c.known || stale(&c.ClaimFacts, u.pod)):
 			for _, i := range listed {
-				r.hold(holders, i, u, podresources.ReasonReserved)
+				r.hold(&r.rows[i], u, podresources.ReasonReserved)
 			}
 		}
 	}
 }
 
-// row returns the position of the row for a device of a claim. It adds the row if there is none.
-func (r *resolver) row(claim podresources.Claim, facts *podresources.ClaimFacts, result *podresources.ClaimResult) int {
-	key := rowKey{claim: claim, device: result.Device, shareID: result.ShareID}
-	if i, known := r.position[key]; known {
-		return i
+// row returns the row for a device of a claim. It adds the row if there is none.
+func (r *resolver) row(
+	claim podresources.Claim, c *claimUse, result *podresources.ClaimResult,
+) *podresources.Allocation {
+	for _, i := range slices.Backward(c.rows) {
+		if a := &r.rows[i]; a.Device == result.Device && a.ShareID == result.ShareID {
+			return a
+		}
 	}
 	a := podresources.Allocation{
 		Claim: claim, Device: result.Device, ShareID: result.ShareID, State: podresources.StateAllocated,
 	}
-	facts.Complete(&a)
-	r.add(a)
-	return len(r.rows) - 1
+	c.Complete(&a)
+	r.add(a, c)
+	return &r.rows[len(r.rows)-1]
 }
 
-// hold adds a pod, without a container, to the holders of a row, unless it is one of them.
-func (r *resolver) hold(holders map[rowHolder]bool, i int, u use, reason podresources.Reason) {
-	if holders[rowHolder{i, u.pod.UID}] {
+// hold adds a pod, without a container, to the holders of a row, unless the kubelet lists it there.
+func (r *resolver) hold(a *podresources.Allocation, u use, reason podresources.Reason) {
+	if slices.ContainsFunc(a.Holders, func(h podresources.Holder) bool {
+		return h.Container != "" && h.UID == u.pod.UID
+	}) {
 		return
 	}
-	a := &r.rows[i]
 	if u.pod.Started && reason != podresources.ReasonUnused {
 		a.State = podresources.StatePrepared
 	}
@@ -164,16 +152,16 @@ func reservedReason(p *pod, claim *podresources.ClaimFacts) podresources.Reason 
 	}
 }
 
-// listedHold returns the hold, with its reason, of a pod that the kubelet lists. p is nil if no
-// object of the pod is known.
-func (r *resolver) listedHold(p *pod, name podresources.Pod) *podresources.Hold {
-	l, h := r.listed[name], &podresources.Hold{Reason: podresources.ReasonListed}
+// listedHold returns the hold of a pod that the kubelet lists. reason is that of its last answer. p
+// is nil if no object of the pod is known.
+func (r *resolver) listedHold(p *pod, name podresources.Pod, reason podresources.Reason) *podresources.Hold {
+	l, h := r.listed[name], &podresources.Hold{Reason: reason}
 	if p != nil {
 		h.Wanted = p.seen
 	}
 	switch {
 	case l != nil && !l.unlistedSince.IsZero():
-		h.Reason, h.Since = l.kept, l.unlistedSince
+		h.Reason, h.Since = podresources.Reason(l.kept), l.unlistedSince
 	case !r.failing.IsZero() && r.now.Sub(r.failing) >= unansweredAfter:
 		h.Reason, h.Since = podresources.ReasonNoAnswer, r.failing
 	case p != nil && p.state == Ending:
@@ -183,43 +171,9 @@ func (r *resolver) listedHold(p *pod, name podresources.Pod) *podresources.Hold 
 }
 
 // add adds a row.
-func (r *resolver) add(a podresources.Allocation) {
-	r.position[rowKeyOf(&a)] = len(r.rows)
-	r.ofClaim[a.Claim] = append(r.ofClaim[a.Claim], len(r.rows))
+func (r *resolver) add(a podresources.Allocation, c *claimUse) {
+	c.rows = append(c.rows, len(r.rows))
 	r.rows = append(r.rows, a)
-}
-
-func rowKeyOf(a *podresources.Allocation) rowKey {
-	key := rowKey{claim: a.Claim, device: a.Device, shareID: a.ShareID}
-	if a.ByPlugin() && len(a.Holders) > 0 {
-		key.pod = a.Holders[0].Pod
-	}
-	return key
-}
-
-// rowKey identifies a row.
-type rowKey struct {
-	claim   podresources.Claim
-	device  driver.ID
-	shareID string
-	pod     podresources.Pod // only for a device of a device plugin
-}
-
-// rowHolder identifies a pod that holds a row.
-type rowHolder struct {
-	row int
-	uid string
-}
-
-// holders returns the pods that hold these rows.
-func (r *resolver) holders(rows []int) map[rowHolder]bool {
-	out := map[rowHolder]bool{}
-	for _, i := range rows {
-		for h := range r.rows[i].Holders {
-			out[rowHolder{i, r.rows[i].Holders[h].UID}] = true
-		}
-	}
-	return out
 }
 
 // over reports whether the pod holds nothing of the claim any more, even if the kubelet lists it.
@@ -227,66 +181,33 @@ func (r *resolver) over(p *pod, claim *podresources.ClaimFacts) bool {
 	return p.state.over() || p.state == Ending && claim.Read.After(p.since) && !claim.ReservedFor(p.UID)
 }
 
-// setRows sets the rows that the kubelet lists: those of its last answer, with those of kept pods
-// that it lacks, and with the UIDs of the listed pods. Equal rows stay the same slice, also that of
-// the answer.
-func (e *Evidence) setRows() {
-	rows, same := make([]podresources.Allocation, 0, len(e.given)), true
-	for _, a := range e.given {
-		holders := e.holdersOf(&a, false)
-		same = same && len(holders) > 0 && &holders[0] == &a.Holders[0]
-		if a.Holders = holders; len(holders) > 0 {
-			rows = append(rows, a)
-		}
+// takeRows sets the rows that the kubelet lists, with those of kept pods.
+func (e *Evidence) takeRows(rows []podresources.Allocation) {
+	kept := func(h podresources.Holder) bool {
+		l := e.listed[h.Pod]
+		return l != nil && l.devices && !l.unlistedSince.IsZero()
 	}
-	e.filled, e.identified = false, false
+	listed, rows := len(rows), slices.Clip(rows)
 	for _, a := range e.allocations {
-		if a.Holders = e.holdersOf(&a, true); len(a.Holders) == 0 {
-			continue
-		}
-		e.filled = true
-		i := slices.IndexFunc(rows, func(o podresources.Allocation) bool { return o.Compare(a) == 0 })
-		if i < 0 {
+		if slices.ContainsFunc(a.Holders, kept) {
+			a.Holders = slices.DeleteFunc(slices.Clone(a.Holders), func(h podresources.Holder) bool { return !kept(h) })
 			rows = append(rows, a)
+		}
+	}
+	if e.allocations = rows; len(rows) == listed {
+		return
+	}
+	slices.SortStableFunc(rows, podresources.Allocation.Compare)
+	e.allocations = rows[:0]
+	for _, a := range rows {
+		if n := len(e.allocations); n > 0 && e.allocations[n-1].Compare(a) == 0 {
+			of := &e.allocations[n-1]
+			of.Holders = slices.Concat(of.Holders, a.Holders)
+			podresources.SortHolders(of)
 			continue
 		}
-		rows[i].Holders = slices.Concat(rows[i].Holders, a.Holders)
-		podresources.SortHolders(&rows[i])
+		e.allocations = append(e.allocations, a)
 	}
-	switch {
-	case e.filled:
-		slices.SortFunc(rows, podresources.Allocation.Compare)
-	case same:
-		rows = e.given
-	}
-	if !reflect.DeepEqual(rows, e.allocations) {
-		e.allocations = rows
-	}
-}
-
-// holdersOf returns the holders of a row that are listed, or that are kept, with the UIDs of the
-// listed pods. If all of them stay as they are, it is the same slice.
-func (e *Evidence) holdersOf(a *podresources.Allocation, kept bool) []podresources.Holder {
-	stays := func(h *podresources.Holder) *listedPod {
-		if l := e.listed[h.Pod]; l != nil && l.devices && l.unlistedSince.IsZero() != kept {
-			return l
-		}
-		return nil
-	}
-	if !slices.ContainsFunc(a.Holders, func(h podresources.Holder) bool {
-		l := stays(&h)
-		return l == nil || l.uid != h.UID
-	}) {
-		return a.Holders
-	}
-	holders := make([]podresources.Holder, 0, len(a.Holders))
-	for _, h := range a.Holders {
-		if l := stays(&h); l != nil {
-			h.UID = l.uid
-			holders = append(holders, h)
-		}
-	}
-	return holders
 }
 
 // sameSlice reports whether both slices use the same memory, or are empty.

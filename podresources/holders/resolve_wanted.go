@@ -1,7 +1,6 @@
 package holders
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,33 +8,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// users are the pods of a claim, and whether they disagree with the claim's object.
-type users struct {
-	pods      []string
-	devices   int
-	disagrees bool
-}
-
-// wantClaim records that a claim that a pod uses must be read.
-func (r *resolver) wantClaim(claim podresources.Claim, p *pod) {
-	u := r.usersOf(claim)
+// want records that a pod that uses the claim needs it to be read.
+func (c *claimUse) want(p *pod) {
 	name := p.Pod.Name + "/" + p.UID
 	if p.state == Ending {
 		name += " ends"
 	}
-	u.pods = append(u.pods, name)
-	if facts, known := r.claims[claim]; known && (p.state == Ending) == facts.ReservedFor(p.UID) {
-		u.disagrees = true
-	}
-}
-
-func (r *resolver) usersOf(claim podresources.Claim) *users {
-	u := r.users[claim]
-	if u == nil {
-		u = &users{}
-		r.users[claim] = u
-	}
-	return u
+	c.pods = append(c.pods, name)
+	c.disagrees = c.disagrees || c.known && (p.state == Ending) == c.ReservedFor(p.UID)
 }
 
 // wantPod records that a pod's status at the API server is needed.
@@ -44,37 +24,23 @@ func (r *resolver) wantPod(p *pod) {
 	if !p.Started && willBeNamed(p) {
 		wanted.NotBefore = p.seen.Add(untilListed)
 	}
-	r.pods[p.UID] = wanted
+	r.wantedPods = append(r.wantedPods, wanted)
 }
 
 // wanted returns what to read from the API server: claims that pods use or the kubelet lists, and
 // pods.
 func (r *resolver) wanted() Wanted {
-	for i := range r.allocations {
-		a := &r.allocations[i]
-		if a.ByPlugin() {
+	out := Wanted{Claims: make(map[podresources.Claim]WantedClaim, len(r.uses)), Pods: r.wantedPods}
+	for claim, c := range r.uses {
+		if claim.Name == "" { // devices of a device plugin
 			continue
 		}
-		u := r.usersOf(a.Claim)
-		if u.devices == 0 {
-			for j := range a.Holders {
-				u.pods = append(u.pods, a.Holders[j].Name+"/"+a.Holders[j].UID)
-			}
-		}
-		u.devices++
-		if facts, known := r.claims[a.Claim]; known && !facts.Covers(a) {
-			u.disagrees = true
-		}
-	}
-	out := Wanted{Claims: make(map[podresources.Claim]WantedClaim, len(r.users))}
-	for claim, u := range r.users {
-		slices.Sort(u.pods)
+		slices.Sort(c.pods)
 		out.Claims[claim] = WantedClaim{
-			Users:     strconv.Itoa(u.devices) + " " + strings.Join(slices.Compact(u.pods), " "),
-			Disagrees: u.disagrees,
+			Users:     strconv.Itoa(len(c.listed)) + " " + strings.Join(slices.Compact(c.pods), " "),
+			Disagrees: c.disagrees,
 		}
 	}
-	out.Pods = slices.SortedFunc(maps.Values(r.pods), WantedPod.Compare)
 	return out
 }
 
@@ -99,5 +65,5 @@ func (r *resolver) needsExtended(p *pod, unexplained int) bool {
 	if p.ExtendedClaim != "" {
 		return len(p.ExtendedUses) == 0
 	}
-	return p.extendedUnknown() && (unexplained > 0 || len(r.listedClaims[p.UID]) == 0 && !r.plugin[p.UID])
+	return p.extendedUnknown() && (unexplained > 0 || len(r.lists[p.UID]) == 0)
 }

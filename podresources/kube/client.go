@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/transport"
 )
 
 // ErrNoCluster is returned if there is neither a kubeconfig nor a service account's token: the
@@ -30,8 +29,8 @@ type API interface {
 }
 
 // Client sends requests to the API server with the credentials of a kubeconfig or of the service
-// account. It reads a renewed token from its file within a minute, and at once after the API server
-// rejected the old one. All requests share one connection.
+// account. It reads a renewed token from its file within a minute, and follows no redirects. All
+// requests share one connection.
 type Client struct {
 	rest *rest.RESTClient
 	host string
@@ -51,7 +50,6 @@ func NewClient(kubeconfig, userAgent string) (*Client, error) {
 }
 
 func newClient(config *rest.Config) (*Client, error) {
-	rereadToken(config)
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // for Status, the type of the API server's errors
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
@@ -64,33 +62,10 @@ func newClient(config *rest.Config) (*Client, error) {
 		return nil, fmt.Errorf("create API client: %w", err)
 	}
 	own := *client.Client // a copy, since it may be the default client of net/http
-	own.CheckRedirect = sameServer
+	// client-go would add the credentials to the request to any server.
+	own.CheckRedirect = func(*http.Request, []*http.Request) error { return errRedirected }
 	client.Client = &own
 	return &Client{rest: client, host: config.Host}, nil
-}
-
-// maxRedirects is how often the API server may redirect one request.
-const maxRedirects = 3
-
-// sameServer follows a redirect only to the same server, since client-go adds the credentials to
-// each request, whatever its host and scheme are.
-func sameServer(to *http.Request, via []*http.Request) error {
-	first := via[0].URL
-	if to.URL.Scheme != first.Scheme || to.URL.Host != first.Host || len(via) > maxRedirects {
-		return fmt.Errorf("%w: to %s://%s", errRedirected, to.URL.Scheme, to.URL.Host)
-	}
-	return nil
-}
-
-// rereadToken makes the client read the token's file again after the API server rejected the token.
-// client-go reads the file only once a minute, whatever the API server answers
-// (transport.NewBearerAuthWithRefreshRoundTripper).
-func rereadToken(config *rest.Config) {
-	if config.BearerTokenFile == "" {
-		return
-	}
-	config.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(config.BearerTokenFile)))
-	config.BearerToken, config.BearerTokenFile = "", ""
 }
 
 func restConfig(kubeconfig string) (*rest.Config, error) {

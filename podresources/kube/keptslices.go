@@ -2,7 +2,6 @@ package kube
 
 import (
 	"encoding/json"
-	"slices"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
@@ -23,7 +22,6 @@ type keptSlices struct {
 	drivers  map[string]int       // bytes by driver
 	bytes    int
 	rejected driver.Rejections
-	cut      []string // drivers with omitted slices or devices, maxWarned at most
 }
 
 type keptSlice struct {
@@ -48,26 +46,16 @@ func (k *keptSlices) put(raw json.RawMessage, node inventory.Node) (undecided bo
 	}
 	k.remove(slice.Name())
 	room := min(k.most-k.bytes, k.most/2-k.drivers[slice.Driver()])
-	rejected := driver.Rejections{}
-	offer := slice.OfferTo(node, room, rejected)
+	undecidedBefore := k.rejected[driver.ReasonNodeSelector]
+	offer := slice.OfferTo(node, room, k.rejected)
 	if offer.Size() > room {
-		rejected.Add(driver.ReasonTooManySlices, 1)
+		k.rejected.Add(driver.ReasonTooManySlices, 1)
 	} else {
 		k.offers[slice.Name()] = keptSlice{offer, slice.Driver()}
 		k.bytes += offer.Size()
 		k.drivers[slice.Driver()] += offer.Size()
 	}
-	k.rejected.AddAll(rejected)
-	if rejected[driver.ReasonTooManySlices]+rejected[driver.ReasonTooManyDevices] > 0 {
-		k.noteCut(slice.Driver())
-	}
-	return rejected[driver.ReasonNodeSelector] > 0
-}
-
-func (k *keptSlices) noteCut(driverName string) {
-	if len(k.cut) < maxWarned && !slices.Contains(k.cut, driverName) {
-		k.cut = append(k.cut, driverName)
-	}
+	return k.rejected[driver.ReasonNodeSelector] > undecidedBefore
 }
 
 func (k *keptSlices) remove(name string) {

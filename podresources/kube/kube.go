@@ -38,11 +38,8 @@ type Config struct {
 	// Absent receives the reason why an optional source is not served or may not be read, which is
 	// not a failure. It is called concurrently.
 	Absent func(source string, err error)
-	// LeftOut is called once for each driver with slices or devices beyond a bound, which are omitted.
-	// It is called concurrently.
-	LeftOut func(driverName string)
-	Jitter  func() float64 // in [0, 1): spreads the requests of many nodes
-	Now     func() time.Time
+	Jitter func() float64 // in [0, 1): spreads the requests of many nodes
+	Now    func() time.Time
 }
 
 // Book receives the facts about pods and claims. It is safe for concurrent use, and may call all
@@ -93,7 +90,7 @@ func NewNode(config Config) *Node {
 	n := &Node{
 		config:        config,
 		versions:      newVersions(config.API, config.Now, resourceVersions()),
-		slices:        newSliceSet(config.Name, cmp.Or(config.SliceBytes, MaxSliceBytes), config.LeftOut),
+		slices:        newSliceSet(config.Name, cmp.Or(config.SliceBytes, MaxSliceBytes)),
 		taintVersions: newVersions(config.API, config.Now, taintRuleVersions()),
 		rejectedPods:  driver.Rejections{},
 	}

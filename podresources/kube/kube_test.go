@@ -34,7 +34,6 @@ type cluster struct {
 	mu     sync.Mutex
 	states map[string]string // by source: why it is down, "up" when it is not
 	counts map[string]int    // reports by source and reason
-	cut    []string          // the drivers of which something was left out
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -42,7 +41,7 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{Server: kubetest.NewInMemory(), book: newBook(), states: map[string]string{}, counts: map[string]int{}}
 	client := must.Get(newClient(&rest.Config{Host: c.URL(), Dial: c.Dial, UserAgent: "test"}))(t)
 	c.node = NewNode(Config{
-		API: client, Name: "node1", Book: c.book, Report: c.report, Absent: c.absent, Now: time.Now, LeftOut: c.cutOff,
+		API: client, Name: "node1", Book: c.book, Report: c.report, Absent: c.absent, Now: time.Now,
 		Jitter: func() float64 { return 0 },
 		Selection: podresources.Selection{
 			ClaimLabels: []podresources.Chosen{{Key: "team", Name: "label_team"}},
@@ -89,12 +88,6 @@ func (c *cluster) absent(source string, err error) {
 	defer c.mu.Unlock()
 	c.states[source] = "not used: " + string(reasonOf(err))
 	c.counts[source+" not used"]++
-}
-
-func (c *cluster) cutOff(driverName string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.cut = append(c.cut, driverName)
 }
 
 func (c *cluster) state(source string) string {

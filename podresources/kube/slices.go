@@ -15,14 +15,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 )
 
-// maxWarned bounds the drivers for which there is a warning.
-const maxWarned = 64
-
 // sliceSet are the ResourceSlices that may concern a node: those that name it, and those that name
 // no node at all (all nodes', network-attached). Each half has its own feed.
 type sliceSet struct {
-	leftOut func(driverName string) // is called once for each driver
-	most    int                     // bytes of a half
+	most int // bytes of a half
 
 	undecided chan struct{} // holds one while labels of the node are needed
 
@@ -33,13 +29,11 @@ type sliceSet struct {
 	changed  bool
 	built    driver.Inventory
 	rejected driver.Rejections
-	warned   map[string]bool // the drivers that leftOut was called with
 }
 
-func newSliceSet(node string, most int, leftOut func(driverName string)) *sliceSet {
+func newSliceSet(node string, most int) *sliceSet {
 	return &sliceSet{
-		node: inventory.Node{Name: node}, leftOut: leftOut, most: most, undecided: make(chan struct{}, 1),
-		rejected: driver.Rejections{}, warned: map[string]bool{},
+		node: inventory.Node{Name: node}, most: most, undecided: make(chan struct{}, 1), rejected: driver.Rejections{},
 	}
 }
 
@@ -82,27 +76,15 @@ func (s *sliceSet) update(half int, object json.RawMessage, gone bool) {
 	})
 }
 
-// change changes a half, then records what it rejected, and warns of drivers whose slices or
-// devices are left out.
+// change changes a half, and records what it rejected.
 func (s *sliceSet) change(half int, apply func()) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	apply()
 	s.changed = true
 	kept := s.halves[half]
 	s.rejected.AddAll(kept.rejected)
 	clear(kept.rejected)
-	var news []string
-	for _, name := range kept.cut {
-		if len(s.warned) < maxWarned && !s.warned[name] {
-			s.warned[name] = true
-			news = append(news, name)
-		}
-	}
-	kept.cut = nil
-	s.mu.Unlock()
-	for _, name := range news {
-		s.leftOut(name)
-	}
 }
 
 // inventory returns the node's devices, and whether the slices that name the node have been listed.

@@ -3,6 +3,7 @@ package book
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -102,7 +103,7 @@ func (s *Snapshot) States(quietAfter time.Duration) []State {
 	out := make([]State, 0, len(s.Devices))
 	for i := range s.Devices {
 		d := &s.Devices[i]
-		switch active, measured := lastActive[d.ID]; {
+		switch active := lastActive[i]; {
 		case d.unhealthy():
 			out = append(out, StateUnhealthy)
 		case stalled[d.ID]:
@@ -112,7 +113,7 @@ func (s *Snapshot) States(quietAfter time.Duration) []State {
 			out = append(out, d.unheld(present || parent && d.Entry.Unlisted))
 		case d.Entry.Kind == driver.KindPassthrough:
 			out = append(out, StateGuest)
-		case !measured:
+		case active.IsZero():
 			out = append(out, StateUnmeasured)
 		case s.Time.Sub(active) >= quietAfter:
 			out = append(out, StateQuiet)
@@ -123,15 +124,19 @@ func (s *Snapshot) States(quietAfter time.Duration) []State {
 	return out
 }
 
-// LastActive returns when each held device was last active for any of its holders. Devices whose
-// activity is not measured are omitted.
-func (s *Snapshot) LastActive() map[driver.ID]time.Time {
-	out := map[driver.ID]time.Time{}
+// LastActive returns when each held device was last active for any of its holders, in the order of
+// Devices. The time is zero if that is not measured.
+func (s *Snapshot) LastActive() []time.Time {
+	out := make([]time.Time, len(s.Devices))
 	for _, holders := range [][]Holder{s.Claims, s.Plugins} {
 		for i := range holders {
 			h := &holders[i]
-			if h.Ended.IsZero() && h.LastActive.After(out[h.Device]) {
-				out[h.Device] = h.LastActive
+			if !h.Ended.IsZero() || h.LastActive.IsZero() {
+				continue
+			}
+			of := sort.Search(len(s.Devices), func(j int) bool { return s.Devices[j].ID.Compare(h.Device) >= 0 })
+			if of < len(out) && s.Devices[of].ID == h.Device {
+				out[of] = driver.Later(out[of], h.LastActive)
 			}
 		}
 	}
