@@ -56,8 +56,8 @@ func (b deviceBooks) changedPeriods(to map[driver.ID][]*timeline.Period) (bytes 
 }
 
 // shorten makes the history a quarter shorter than its bound if it can, and returns what it takes
-// then. What is older goes first, of all devices. The next time is when it has grown by a quarter of
-// the bound, so that each entry costs little; or after forgetEvery.
+// then. What is older goes first, of all devices. The next time is when it has grown by a quarter
+// of the bound, so that each entry costs little; or after forgetEvery.
 func (h *history) shorten(devices deviceBooks, bound int, now time.Time) (bytes int) {
 	for _, all := range []bool{false, true} {
 		for age := rememberFor; age > time.Second; age = age / 4 * 3 {
