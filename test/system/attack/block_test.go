@@ -45,7 +45,6 @@ func pipe(t testing.TB, path string) string {
 // expectTicks waits for a snapshot that is newer than now, which proves that the sampler is not
 // blocked.
 func (g *target) expectTicks(what string) {
-	g.t.Helper()
 	now := float64(time.Now().UnixNano()) / 1e9
 	g.await(what, func() error {
 		a, err := g.scrape(honestTimeout)
@@ -77,7 +76,6 @@ func (g *target) expectShown(text string) {
 
 // expectStop checks that the program ends soon after SIGTERM.
 func (g *target) expectStop() {
-	g.t.Helper()
 	begun := time.Now()
 	status := g.Stop()
 	g.t.Logf("it ended %v after SIGTERM with status %d", time.Since(begun).Round(10*time.Millisecond), status)
@@ -114,7 +112,6 @@ func blockingCgroup(t testing.TB) {
 	g.await("aware of the node", g.complete)
 	pipe(t, filepath.Join(node.CgroupOf(uid), "cgroup.events"))
 	setPods := func(name string) {
-		t.Helper()
 		var err error
 		if err = node.Kubelet.SetPods(); name != "" {
 			device := podresourcestest.Device(largenode.Driver, largenode.Name, "gpu-0")

@@ -122,7 +122,6 @@ func readOnlyFolder(t testing.TB) {
 // incidents. A script mounts the folder only for the program. It returns the path of the folder for
 // other programs.
 func withFolder(t testing.TB, script string) (g *target, folder string) {
-	t.Helper()
 	node := largenode.Start(t)
 	inside := node.Path("incidents")
 	must.Do(t, os.Mkdir(inside, 0o755))

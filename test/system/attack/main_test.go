@@ -121,12 +121,10 @@ type lenient struct {
 }
 
 func (l lenient) Error(args ...any) {
-	l.Helper()
 	l.Log(l.prefix + fmt.Sprintln(args...))
 }
 
 func (l lenient) Errorf(format string, args ...any) {
-	l.Helper()
 	l.Logf(l.prefix+format, args...)
 }
 

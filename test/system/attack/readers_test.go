@@ -227,7 +227,6 @@ func (g *target) expectOtherSitesRefused() {
 // ask requests a path with one more header. It returns the status, and the origins whose pages may
 // read the answer.
 func (g *target) ask(path, header, value string) (status int, allowed string) {
-	g.t.Helper()
 	a := must.Get(live.Ask(g.t.Context(), g.client, g.url(path), header, value))(g.t)
 	return a.Status, a.Header.Get("Access-Control-Allow-Origin")
 }

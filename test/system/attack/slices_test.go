@@ -57,7 +57,6 @@ type sliceServer struct {
 }
 
 func newSliceServer(t testing.TB, node *largenode.Node, slices int) *sliceServer {
-	t.Helper()
 	s := newSliceHandler(t, node, slices)
 	s.url = serveAPI(t, s)
 	return s
@@ -65,7 +64,6 @@ func newSliceServer(t testing.TB, node *largenode.Node, slices int) *sliceServer
 
 // serveAPI starts an API server and returns its address.
 func serveAPI(t testing.TB, handler http.Handler) string {
-	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(func() {
 		server.CloseClientConnections()
@@ -76,14 +74,12 @@ func serveAPI(t testing.TB, handler http.Handler) string {
 
 // kubeconfig writes a kubeconfig for an API server, and returns its path.
 func kubeconfig(t testing.TB, node *largenode.Node, url string) string {
-	t.Helper()
 	return node.Write(t, "kubeconfig", fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: x\n"+
 		"clusters: [{name: x, cluster: {server: %q}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\n"+
 		"users: [{name: x, user: {token: x}}]\n", url))
 }
 
 func newSliceHandler(t testing.TB, node *largenode.Node, slices int) *sliceServer {
-	t.Helper()
 	name := node.Flags()["node-name"]
 	s := &sliceServer{
 		slices: slices,

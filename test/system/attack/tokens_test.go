@@ -88,7 +88,6 @@ func wrongPasswords(t testing.TB) {
 
 // newPasswordTarget is newTarget with passwordConfig.
 func newPasswordTarget(t testing.TB) *target {
-	t.Helper()
 	node := largenode.Start(t)
 	served := servePods(t, node, largenode.PodList())
 	g := launch(t, node, map[string]string{"web.config.file": node.Write(t, "web.yaml", passwordConfig)})
@@ -100,7 +99,6 @@ func newPasswordTarget(t testing.TB) *target {
 
 // newCertificateTarget is newTarget with TLS. The honest scraper has a certificate.
 func newCertificateTarget(t testing.TB) *target {
-	t.Helper()
 	node := largenode.Start(t)
 	trust := live.Certificate(t, node.Dir)
 	own := must.Get(tls.LoadX509KeyPair(node.Path("cert.pem"), node.Path("key.pem")))(t)

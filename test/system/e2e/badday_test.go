@@ -213,7 +213,6 @@ func TestTopOfLyingNodes(t *testing.T) {
 
 // top runs top once for all nodes of the lab. It returns what it prints, and its peak of memory.
 func (l *lab) top() (said string, peak int64) {
-	l.Helper()
 	args := []string{"top", "--once"}
 	for i := range l.nodes {
 		args = append(args, "--url="+addressOf(i)+":"+l.port)

@@ -53,7 +53,6 @@ type lab struct {
 
 // newLab starts a lab. lead may see everything, alice the claims of team-1.
 func newLab(t *testing.T, nodes int, manners map[int]manner, flags ...string) *lab {
-	t.Helper()
 	api, kubeconfig := apiServer(t)
 	l := &lab{
 		T: t, nodes: nodes, api: api, closing: make(chan struct{}), manners: manners, answered: map[int]time.Time{},
@@ -232,7 +231,6 @@ func (l *lab) truth(i int, path string) string {
 
 // get requests a path of the gateway as a user.
 func (l *lab) get(user, path string) answer {
-	l.Helper()
 	a, err := l.gateway.get(path, "Authorization", "Bearer "+user)
 	must.That(l, err == nil, "get %s: %v", path, err)
 	return a
@@ -254,7 +252,6 @@ var lastClaim = regexp.MustCompile(`/train-(\d+)-7<`)
 
 // look requests the page. Times in which the machine stood still do not count.
 func (l *lab) look() look {
-	l.Helper()
 	from := time.Now()
 	a := l.get("lead", "/")
 	now := time.Now()
