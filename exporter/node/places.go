@@ -7,8 +7,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 )
 
-// PCIPaths reads the paths of PCI devices by their addresses, and returns whether all could be read.
-// It waits a moment at most.
+// PCIPaths reads the paths of PCI devices by their addresses, and returns whether all could be
+// read. It waits a moment at most.
 func (n *Node) PCIPaths(addresses []string) (paths map[string]driver.PCIPath, complete bool) {
 	paths, err := n.paths.Do(context.Background(), driver.ReadWait,
 		func(context.Context) (map[string]driver.PCIPath, error) { return readPaths(n.plugin.sysfs, addresses) })
