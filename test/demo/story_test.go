@@ -115,8 +115,7 @@ func (d *documents) live(t *testing.T, node *simnode.Node, length time.Duration)
 		t.Fatalf("the node has no flag %s", name)
 		return ""
 	}
-	content, err := os.ReadFile(flag("inventory.file"))
-	must.Do(t, err)
+	content := must.Get(os.ReadFile(flag("inventory.file")))(t)
 	listed, _, err := inventory.ParseSlices(content, simnode.Name)
 	must.Do(t, err)
 	log, processes := slog.New(slog.DiscardHandler), podresources.NewProcesses(flag("path.procfs"))

@@ -42,8 +42,7 @@ dra_exporter_series 10
 `, 100+joules, joules, joules/2)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	text = strings.ReplaceAll(strings.NewReplacer(edits...).Replace(text), "DEVICE", device)
-	families := must.Get(parser.TextToMetricFamilies(strings.NewReader(text)))(t)
-	return families
+	return must.Get(parser.TextToMetricFamilies(strings.NewReader(text)))(t)
 }
 
 // withPartition edits a scrape of 30 joules so that 5 of them belong to a pod of a partition, to

@@ -50,8 +50,7 @@ type Node struct {
 func New(tb testing.TB, name string) *Node {
 	dir, err := os.MkdirTemp("", "node") //nolint:usetesting // the path of t.TempDir is too long for a socket
 	must.Do(tb, err)
-	n, err := Make(dir, name)
-	must.Do(tb, err)
+	n := must.Get(Make(dir, name))(tb)
 	tb.Cleanup(func() {
 		n.Kubelet.Stop()
 		_ = os.RemoveAll(dir)

@@ -29,8 +29,7 @@ func TestCards(t *testing.T) {
 		vendor, card := filepath.Base(filepath.Dir(path)), filepath.Base(path)
 		name := vendor + "/" + card
 		t.Run(name, func(t *testing.T) {
-			content, err := os.ReadFile(filepath.Join(root, "lact", vendor+"-"+card+".json"))
-			must.Do(t, err)
+			content := must.Get(os.ReadFile(filepath.Join(root, "lact", vendor+"-"+card+".json")))(t)
 			sysfs := drmcardtest.Recorded(t, name)
 			var source driver.Source = amdgpu.New(sysfs)
 			if vendor == "intel" {

@@ -31,8 +31,7 @@ func devices() []Device {
 }
 
 func machine(tb testing.TB) *Machine {
-	m := must.Get(New(start(), 1, devices()...))(tb)
-	return m
+	return must.Get(New(start(), 1, devices()...))(tb)
 }
 
 func TestDriver(t *testing.T) {
@@ -233,8 +232,7 @@ func TestRefresh(t *testing.T) {
 	exact := NewSource(m, Options{Now: func() time.Time { return now }})
 	slow := NewSource(m, Options{Now: func() time.Time { return now }, Refresh: 30 * time.Second})
 	sample := func(s *Source) []driver.Sample {
-		samples := must.Get(s.Sample(t.Context()))(t)
-		return samples
+		return must.Get(s.Sample(t.Context()))(t)
 	}
 	must.Do(t, m.Begin("gpu-0", Workload{Name: "a", Weight: 1, Load: Ramp(0, 1, time.Minute)}, start()))
 	now = start().Add(30 * time.Second)

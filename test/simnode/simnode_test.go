@@ -36,8 +36,7 @@ func newClock() *clock { return &clock{time.Date(2026, 11, 21, 0, 0, 0, 0, time.
 
 // newNode returns a node with the demo's devices.
 func newNode(t *testing.T, options Options) *Node {
-	n := must.Get(New(t.TempDir(), 1, Demo(1, DefaultHang).Devices, options))(t)
-	return n
+	return must.Get(New(t.TempDir(), 1, Demo(1, DefaultHang).Devices, options))(t)
 }
 
 // ask requests the allocations from the node's kubelet over its socket.
@@ -120,11 +119,9 @@ func TestDemoOverTheSocket(t *testing.T) {
 // checkSpecs looks up the CDI names that the kubelet lists.
 func checkSpecs(t *testing.T, n *Node, allocations []podresources.Allocation) {
 	names := map[string]bool{}
-	files, err := filepath.Glob(n.Path(node.CDI, "*.json"))
-	must.Do(t, err)
+	files := must.Get(filepath.Glob(n.Path(node.CDI, "*.json")))(t)
 	for _, file := range files {
-		data, err := os.ReadFile(file)
-		must.Do(t, err)
+		data := must.Get(os.ReadFile(file))(t)
 		for _, part := range strings.Split(string(data), `"name":"`)[1:] {
 			name, _, _ := strings.Cut(part, `"`)
 			names[GPUDriver+"/gpu="+name] = true
@@ -143,8 +140,7 @@ func checkSpecs(t *testing.T, n *Node, allocations []podresources.Allocation) {
 // checkInventory checks that the slices and the source identify the hardware of each device in the
 // same way.
 func checkInventory(t *testing.T, n *Node, devices driver.Inventory) {
-	samples, err := n.Source().Sample(t.Context())
-	must.Do(t, err)
+	samples := must.Get(n.Source().Sample(t.Context()))(t)
 	expect.That(t, len(samples) == len(devices) && len(devices) == len(n.Devices()),
 		"%d samples, %d devices in slices, %d on the node", len(samples), len(devices), len(n.Devices()))
 	found := map[driver.ID]bool{}
@@ -180,8 +176,7 @@ func TestSteps(t *testing.T) {
 	n = newNode(t, Options{Now: clock.read, Between: func(_ podresources.Pod, done Step) {
 		clock.now = clock.now.Add(time.Second)
 		count := func(pattern string) int {
-			files, err := filepath.Glob(n.Path(pattern))
-			must.Do(t, err)
+			files := must.Get(filepath.Glob(n.Path(pattern)))(t)
 			return len(files)
 		}
 		_, claims := read(t, n)

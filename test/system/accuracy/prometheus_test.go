@@ -33,6 +33,5 @@ func startPrometheus(t *testing.T, interval time.Duration, exporters map[string]
 
 // query evaluates an expression at a time. A range selector gives the raw samples.
 func query(t *testing.T, p live.Prometheus, expression string, at time.Time) []live.Series {
-	out := must.Get(p.Query(t.Context(), expression, at))(t)
-	return out
+	return must.Get(p.Query(t.Context(), expression, at))(t)
 }

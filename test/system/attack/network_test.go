@@ -119,8 +119,7 @@ func (p *nicPod) packets() float64 {
 	table := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", p.sandbox)))(p.t)
 	for line := range strings.Lines(string(table)) {
 		if fields := strings.Fields(line); fields[0] == "net1:" {
-			n := must.Get(strconv.ParseFloat(fields[10], 64))(p.t)
-			return n
+			return must.Get(strconv.ParseFloat(fields[10], 64))(p.t)
 		}
 	}
 	return -1

@@ -45,8 +45,7 @@ func TestFolderIsTaken(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = os.RemoveAll(path) })
 	}
-	first, err := newFolder(path)
-	must.Do(t, err)
+	first := must.Get(newFolder(path))(t)
 	if _, err := newFolder(path); err == nil {
 		t.Error("a second cluster gets the folder too")
 	}

@@ -42,8 +42,7 @@ func lend(t *testing.T, program string) string {
 	from, err := os.Open(program) // The program may be on another file system, so it is copied.
 	must.Do(t, err)
 	defer from.Close()
-	to, err := os.OpenFile(lent, os.O_CREATE|os.O_WRONLY, 0o755)
-	must.Do(t, err)
+	to := must.Get(os.OpenFile(lent, os.O_CREATE|os.O_WRONLY, 0o755))(t)
 	must.Get(io.Copy(to, from))(t)
 	must.Do(t, to.Close())
 	return lent

@@ -103,12 +103,10 @@ func (w *world) testStolenToken(t *testing.T, gateway string, look func() (strin
 		status, body := w.get(t, address, "Authorization", "Bearer "+token)
 		expect.That(t, status == want, "%s with the token: status %d, want %d: %.200s", address, status, want, body)
 	}
-	config, err := w.cluster.Client()
-	must.Do(t, err)
+	config := must.Get(w.cluster.Client())(t)
 	config = rest.AnonymousClientConfig(config)
 	config.BearerToken = token
-	client, err := rest.HTTPClientFor(config)
-	must.Do(t, err)
+	client := must.Get(rest.HTTPClientFor(config))(t)
 	defer client.CloseIdleConnections()
 	answer := must.Get(live.Ask(t.Context(), client, config.Host+"/api/v1/namespaces"))(t)
 	expect.Is(t, answer.Status, http.StatusUnauthorized, "the API server answers with status")

@@ -158,8 +158,7 @@ func steps(t *testing.T, blocks []docs.Block, tree string) []string {
 }
 
 func readFile(t *testing.T, path string) []byte {
-	content := must.Get(os.ReadFile(path))(t)
-	return content
+	return must.Get(os.ReadFile(path))(t)
 }
 
 // environment returns the environment of a reader, without the variables that make exports to these
@@ -189,8 +188,7 @@ func copyTree(t *testing.T, root, to string) {
 			continue // removed, and not committed yet
 		}
 		must.Do(t, err)
-		content, err := os.ReadFile(filepath.Join(root, path))
-		must.Do(t, err)
+		content := must.Get(os.ReadFile(filepath.Join(root, path)))(t)
 		must.Do(t, os.MkdirAll(filepath.Dir(filepath.Join(to, path)), 0o755))
 		must.Do(t, os.WriteFile(filepath.Join(to, path), content, info.Mode().Perm()))
 	}

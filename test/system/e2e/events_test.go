@@ -32,8 +32,7 @@ func (s *sentEvents) all() []corev1.Event {
 
 // eventsFront returns the address of an API server that also takes Events, which it returns.
 func eventsFront(t *testing.T, server *kubetest.Server) (address string, sent *sentEvents) {
-	to, err := url.Parse(server.URL())
-	must.Do(t, err)
+	to := must.Get(url.Parse(server.URL()))(t)
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, FlushInterval: -1}
 	sent = &sentEvents{}
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

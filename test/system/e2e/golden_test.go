@@ -67,8 +67,7 @@ func recorded(t *testing.T, name string) string {
 }
 
 func recordedList(t *testing.T) *v1.ListPodResourcesResponse {
-	list := must.Get(podresourcestest.ParseList([]byte(recorded(t, "list.json"))))(t)
-	return list
+	return must.Get(podresourcestest.ParseList([]byte(recorded(t, "list.json"))))(t)
 }
 
 // recordedLater returns the kubelet's list at the time when the ResourceClaims were recorded. Since

@@ -130,6 +130,5 @@ func TestIncident(t *testing.T) {
 }
 
 func files(t *testing.T, folder string) []string {
-	names := must.Get(filepath.Glob(filepath.Join(folder, "*.json.gz")))(t)
-	return names
+	return must.Get(filepath.Glob(filepath.Join(folder, "*.json.gz")))(t)
 }

@@ -112,8 +112,7 @@ func TestCheckAPIServer(t *testing.T) {
 		t.Errorf("error %v, output %s", err, said)
 	}
 	// The right to list pods is not needed if the kubelet serves them.
-	pods, err := n.ServePods()
-	must.Do(t, err)
+	pods := must.Get(n.ServePods())(t)
 	t.Cleanup(pods.Stop)
 	if said, err := check(); !strings.Contains(said, "need not be") || strings.Contains(said, "forbidden") {
 		t.Errorf("error %v, output %s", err, said)

@@ -123,12 +123,10 @@ func (p *program) within(timeout time.Duration, what string, is func() bool) {
 
 // cpu returns the processor time of the program.
 func (p *program) cpu() time.Duration {
-	d := must.Get(p.CPU())(p.t)
-	return d
+	return must.Get(p.CPU())(p.t)
 }
 
 // memory returns a field of /proc/PID/status in bytes: VmRSS or VmHWM.
 func (p *program) memory(field string) int64 {
-	n := must.Get(p.Memory(field))(p.t)
-	return n
+	return must.Get(p.Memory(field))(p.t)
 }

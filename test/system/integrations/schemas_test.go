@@ -64,8 +64,7 @@ func TestSchemas(t *testing.T) {
 
 func read(path string) func(*testing.T) []byte {
 	return func(t *testing.T) []byte {
-		content := must.Get(os.ReadFile(filepath.Join(files, path)))(t)
-		return content
+		return must.Get(os.ReadFile(filepath.Join(files, path)))(t)
 	}
 }
 

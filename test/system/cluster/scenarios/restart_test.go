@@ -214,8 +214,7 @@ func testHundredPods(t *testing.T, w *world) {
 
 // testDevices checks what the exporter shows about all devices, with and without a holder.
 func testDevices(t *testing.T, w *world) {
-	r, err := w.exporter.report()
-	must.Do(t, err)
+	r := must.Get(w.exporter.report())(t)
 	listed := 0
 	for i := range r.Devices {
 		if r.Devices[i].Driver == gpudriver.Name {
