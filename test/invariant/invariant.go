@@ -355,6 +355,4 @@ func (q specs) addCounters(to map[series]float64, s series, id driver.ID, values
 	}
 }
 
-func near(a, b float64) bool {
-	return math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b), 1e-9)
-}
+func near(a, b float64) bool { return math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b), 1e-9) }

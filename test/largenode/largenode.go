@@ -36,14 +36,10 @@ type Node struct {
 }
 
 // Start starts the node, with an error each second. It is closed and removed when the test ends.
-func Start(t testing.TB) *Node {
-	return start(t, time.Second)
-}
+func Start(t testing.TB) *Node { return start(t, time.Second) }
 
 // StartSteady is Start with an error each minute.
-func StartSteady(t testing.TB) *Node {
-	return start(t, time.Minute)
-}
+func StartSteady(t testing.TB) *Node { return start(t, time.Minute) }
 
 func start(t testing.TB, errorsEvery time.Duration) *Node {
 	n := &Node{Node: node.New(t, Name)}

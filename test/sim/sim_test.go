@@ -30,9 +30,7 @@ func devices() []Device {
 	return append(list, sick)
 }
 
-func machine(tb testing.TB) *Machine {
-	return must.Get(New(start(), 1, devices()...))(tb)
-}
+func machine(tb testing.TB) *Machine { return must.Get(New(start(), 1, devices()...))(tb) }
 
 func TestDriver(t *testing.T) {
 	for name, options := range map[string]Options{

@@ -165,13 +165,9 @@ type lenient struct {
 	prefix string
 }
 
-func (l lenient) Error(args ...any) {
-	l.Log(l.prefix + fmt.Sprintln(args...))
-}
+func (l lenient) Error(args ...any) { l.Log(l.prefix + fmt.Sprintln(args...)) }
 
-func (l lenient) Errorf(format string, args ...any) {
-	l.Logf(l.prefix+format, args...)
-}
+func (l lenient) Errorf(format string, args ...any) { l.Logf(l.prefix+format, args...) }
 
 // timed returns t if durations are checked, else a test that only logs.
 func timed(t testing.TB) testing.TB {

@@ -157,9 +157,7 @@ func steps(t *testing.T, blocks []docs.Block, tree string) []string {
 	return script
 }
 
-func readFile(t *testing.T, path string) []byte {
-	return must.Get(os.ReadFile(path))(t)
-}
+func readFile(t *testing.T, path string) []byte { return must.Get(os.ReadFile(path))(t) }
 
 // environment returns the environment of a reader, without the variables that make exports to these
 // tests.

@@ -127,6 +127,4 @@ func conserved(t *testing.T, r present.Report) int {
 	return compared
 }
 
-func near(a, b float64) bool {
-	return math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b), 1e-9)
-}
+func near(a, b float64) bool { return math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b), 1e-9) }

@@ -43,15 +43,11 @@ func newNodeWithoutKubelet(t *testing.T) *machine {
 	return &machine{Node: n, t: t, kubelet: n.Kubelet}
 }
 
-func (n *machine) startKubelet() {
-	must.Do(n.t, n.Start())
-}
+func (n *machine) startKubelet() { must.Do(n.t, n.Start()) }
 
 func (n *machine) path(name string) string { return n.Path(filepath.FromSlash(name)) }
 
-func (n *machine) mkdir(name string) {
-	must.Do(n.t, os.MkdirAll(n.path(name), 0o755))
-}
+func (n *machine) mkdir(name string) { must.Do(n.t, os.MkdirAll(n.path(name), 0o755)) }
 
 func (n *machine) write(name, text string) string {
 	must.Do(n.t, os.WriteFile(n.path(name), []byte(text), 0o644))
@@ -66,9 +62,7 @@ func (n *machine) append(name, text string) {
 	must.Do(n.t, errors.Join(err, f.Close()))
 }
 
-func (n *machine) setPods(pods ...*v1.PodResources) {
-	must.Do(n.t, n.kubelet.SetPods(pods...))
-}
+func (n *machine) setPods(pods ...*v1.PodResources) { must.Do(n.t, n.kubelet.SetPods(pods...)) }
 
 // flags returns the flags that make the program use this node.
 func (n *machine) flags(more flags) flags {
@@ -86,9 +80,7 @@ func (n *machine) addPod(namespace, name, uid string) {
 }
 
 // endPod removes the cgroup of a pod.
-func (n *machine) endPod(uid string) {
-	must.Do(n.t, n.RemoveCgroup(uid))
-}
+func (n *machine) endPod(uid string) { must.Do(n.t, n.RemoveCgroup(uid)) }
 
 func cgroup(uid string) string { return node.Cgroup(uid) }
 

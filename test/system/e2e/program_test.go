@@ -83,9 +83,7 @@ func (p *program) status(path string) int {
 }
 
 // scrape scrapes the program, which must always answer in time.
-func (p *program) scrape() metrics {
-	return parseMetrics(p.t, p.timely().Body)
-}
+func (p *program) scrape() metrics { return parseMetrics(p.t, p.timely().Body) }
 
 // timely scrapes the program and checks the duration. A program that waits during scrapes is always
 // slow; if the machine is stalled, only one or two scrapes are.
@@ -105,14 +103,10 @@ func (p *program) timely() answer {
 }
 
 // lastScrape scrapes a program that waits for its last scrape.
-func (p *program) lastScrape() metrics {
-	return parseMetrics(p.t, p.page("/metrics").Body)
-}
+func (p *program) lastScrape() metrics { return parseMetrics(p.t, p.page("/metrics").Body) }
 
 // eventually waits until a condition holds.
-func (p *program) eventually(what string, is func() bool) {
-	p.within(startTimeout, what, is)
-}
+func (p *program) eventually(what string, is func() bool) { p.within(startTimeout, what, is) }
 
 func (p *program) within(timeout time.Duration, what string, is func() bool) {
 	for deadline := time.Now().Add(timeout); !is(); time.Sleep(50 * time.Millisecond) {
@@ -122,11 +116,7 @@ func (p *program) within(timeout time.Duration, what string, is func() bool) {
 }
 
 // cpu returns the processor time of the program.
-func (p *program) cpu() time.Duration {
-	return must.Get(p.CPU())(p.t)
-}
+func (p *program) cpu() time.Duration { return must.Get(p.CPU())(p.t) }
 
 // memory returns a field of /proc/PID/status in bytes: VmRSS or VmHWM.
-func (p *program) memory(field string) int64 {
-	return must.Get(p.Memory(field))(p.t)
-}
+func (p *program) memory(field string) int64 { return must.Get(p.Memory(field))(p.t) }

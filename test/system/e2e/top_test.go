@@ -46,9 +46,7 @@ func (t *terminal) keys(keys ...string) {
 }
 
 // screen returns what the terminal shows.
-func (t *terminal) screen() string {
-	return t.tmux("capture-pane", "-p")
-}
+func (t *terminal) screen() string { return t.tmux("capture-pane", "-p") }
 
 // await waits until the terminal shows all of some texts.
 func (t *terminal) await(texts ...string) {

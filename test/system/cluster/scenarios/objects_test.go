@@ -44,9 +44,7 @@ func (w *world) namespace(t *testing.T, name string, labels ...string) *namespac
 	return n
 }
 
-func (n *namespace) no(err error) {
-	must.Do(n, err)
-}
+func (n *namespace) no(err error) { must.Do(n, err) }
 
 func (n *namespace) pods() typedcorev1.PodInterface { return n.client.CoreV1().Pods(n.name) }
 

@@ -46,9 +46,7 @@ func testRealDevicesThroughRestarts(t *testing.T, w *world) {
 }
 
 // sendsOn waits until more bytes have been sent through the interface.
-func (n *namespace) sendsOn(nic int) {
-	n.sendsMore(nic, n.arrived(nic))
-}
+func (n *namespace) sendsOn(nic int) { n.sendsMore(nic, n.arrived(nic)) }
 
 // sendsMore waits until more bytes than before have arrived.
 func (n *namespace) sendsMore(nic int, before float64) {
