@@ -187,10 +187,10 @@ accuracy: build $(PROMETHEUS) ## print the errors of the metrics of short pods
 	@$(call system_tests,accuracy,-v)
 
 .PHONY: attack
-attack: build ## attack the program, and print the figures; RUN=regexp: some attacks, BEFORE=PATH: on an older program, FULL=1: with a full flight recorder
+attack: build ## attack the program, and print the figures; RUN=regexp: some attacks, FULL=1: with a full flight recorder
 	@# Linux may weigh sessions (autogroup) and not processes: both get a priority.
 	[ "$$(id -u)" != 0 ] || { renice -n -10 $$$$ >/dev/null; echo -10 >/proc/self/autogroup; } 2>/dev/null || :
-	$(call system_tests,attack,-v -timeout=60m -run='TestAttacks/$(RUN)',-args -all $(if $(FULL),-full) $(if $(BEFORE),-before=$(abspath $(BEFORE))))
+	$(call system_tests,attack,-v -timeout=60m -run='TestAttacks/$(RUN)',-args -all $(if $(FULL),-full))
 
 .PHONY: soak
 soak: build ## use the program for long, and compare what it takes: SCALE=1 is 100 000 scrapes and 10 000 claims

@@ -115,13 +115,9 @@ func withFolder(t testing.TB, script string) (g *target, folder string) {
 	node := largenode.Start(t)
 	inside := node.Path("incidents")
 	must.Do(t, os.Mkdir(inside, 0o755))
-	flag := "state.dir"
-	if *before != "" {
-		flag = "incidents.dir"
-	}
 	g = launchBy(t, node, []string{
 		"unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script + `; exec "$@"`, inside,
-	}, map[string]string{flag: inside})
+	}, map[string]string{"state.dir": inside})
 	g.await("aware of the node", g.complete)
 	return g, fmt.Sprintf("/proc/%d/root%s", g.PID(), inside)
 }

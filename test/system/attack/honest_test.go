@@ -132,7 +132,7 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 		attack(ctx)
 	}()
 	timeout := honestTimeout
-	if !*all && *before == "" {
+	if !*all {
 		timeout = time.Minute // on a machine that stands still
 	}
 	var f figures

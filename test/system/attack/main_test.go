@@ -20,9 +20,8 @@ import (
 )
 
 var (
-	all    = flag.Bool("all", false, "run all attacks and judge times; else the short ones, without times")
-	full   = flag.Bool("full", false, "fill the flight recorder before the attacks of readers: 10 minutes each")
-	before = flag.String("before", "", "path of an older program: print its figures, and judge nothing")
+	all  = flag.Bool("all", false, "run all attacks and judge times; else the short ones, without times")
+	full = flag.Bool("full", false, "fill the flight recorder before the attacks of readers: 10 minutes each")
 )
 
 func TestMain(m *testing.M) {
@@ -31,12 +30,6 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	flag.Parse()
-	if *before != "" {
-		if err := os.Setenv(programPath, *before); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}
 	if os.Getenv(programPath) == "" {
 		fmt.Fprintf(os.Stderr, "$%s does not name the exporter: run make attack, or build it and say where it is\n",
 			programPath)
@@ -107,20 +100,14 @@ func attacks() []attack {
 func TestAttacks(t *testing.T) {
 	var left []string
 	for _, a := range attacks() {
-		if !a.short && !*all && *before == "" {
+		if !a.short && !*all {
 			left = append(left, a.name)
 			continue
 		}
-		t.Run(a.name, func(t *testing.T) {
-			if *before != "" {
-				a.run(lenient{t, "would fail: "})
-				return
-			}
-			a.run(t)
-		})
+		t.Run(a.name, func(t *testing.T) { a.run(t) })
 	}
 	for _, f := range fleets() {
-		if !f.short && !*all && *before == "" {
+		if !f.short && !*all {
 			left = append(left, f.name)
 			continue
 		}
@@ -160,19 +147,16 @@ func TestTable(t *testing.T) {
 }
 
 // lenient logs what would fail.
-type lenient struct {
-	testing.TB
-	prefix string
+type lenient struct{ testing.TB }
+
+func (l lenient) Errorf(format string, args ...any) {
+	l.Logf("on a machine of its own it would fail: "+format, args...)
 }
-
-func (l lenient) Error(args ...any) { l.Log(l.prefix + fmt.Sprintln(args...)) }
-
-func (l lenient) Errorf(format string, args ...any) { l.Logf(l.prefix+format, args...) }
 
 // timed returns t if durations are checked, else a test that only logs.
 func timed(t testing.TB) testing.TB {
 	if *all {
 		return t
 	}
-	return lenient{t, "on a machine of its own it would fail: "}
+	return lenient{t}
 }

@@ -20,7 +20,7 @@ import (
 
 // attackTime is the duration of an attack by clients.
 func attackTime() time.Duration {
-	if *all || *before != "" {
+	if *all {
 		return 15 * time.Second
 	}
 	return 2 * time.Second

@@ -84,7 +84,7 @@ func running(namespace, name, uid string) *corev1.Pod {
 // them and durations are checked. The returned function waits for the last one, and returns the
 // lifetime of each.
 func (g *target) startShortPods(ctx context.Context) func() []charge {
-	if g.pods == nil || !*all && *before == "" {
+	if g.pods == nil || !*all {
 		return func() []charge { return nil }
 	}
 	ended := make(chan struct{})

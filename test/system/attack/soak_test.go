@@ -65,9 +65,6 @@ type done struct{ scrapes, claims, restarts, outages int }
 // the kubelet, outages of the API server. The exporter sees every claim. At the end, memory,
 // goroutines, files and series are as at the beginning.
 func TestSoak(t *testing.T) {
-	if *before != "" {
-		t.Logf("soaking %s", *before)
-	}
 	s := startSoak(t)
 	claims := max(1, int(math.Round(*scale*soakClaims)))
 	batches := max(1, claims/maxBatch)

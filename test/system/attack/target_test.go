@@ -97,9 +97,7 @@ func launchBy(t testing.TB, node *largenode.Node, wrapper []string, flags map[st
 	}()
 	t.Cleanup(func() {
 		g.client.CloseIdleConnections()
-		if *before != "" {
-			g.Kill() // an older program may not end by itself
-		} else if g.Running() {
+		if g.Running() {
 			_ = g.Stop() // which live.Launch judges
 		}
 		<-watched
