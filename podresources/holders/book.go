@@ -200,9 +200,8 @@ func (b *Book) Holds(now, before time.Time) (Holdings, Signs) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.decided || !b.nextChange.IsZero() && !now.Before(b.nextChange) {
-		b.evidence.dropNominated(now)
+		b.nextChange = b.evidence.expire(now)
 		b.holdings, b.decided = Holds(&b.evidence, now), true
-		b.nextChange = b.evidence.nextChange(now)
 	}
 	return b.holdings, Signs{
 		At: b.knownUntil, Changes: b.evidence.changes.since(before.Add(-changesBefore)),

@@ -396,16 +396,6 @@ func newerPod(a, b *pod) bool {
 	return cmp.Or(a.Created.Compare(b.Created), a.seen.Compare(b.seen), strings.Compare(a.UID, b.UID)) > 0
 }
 
-// dropNominated forgets pods that were not bound to the node within keepNominated after the end of
-// their nomination.
-func (e *Evidence) dropNominated(now time.Time) {
-	for uid, p := range e.pods {
-		if p.state == Waiting && !p.left.IsZero() && now.Sub(p.left) >= keepNominated {
-			e.drop(uid)
-		}
-	}
-}
-
 // endedUID is the UID, from files of the node, of a pod that has ended. The next pod with its name
 // may be listed before there are files of it.
 type endedUID struct {
@@ -425,20 +415,13 @@ func (e *Evidence) uidAnswered(a *Answer, name podresources.Pod) string {
 	if p.recreated(a.Asked) {
 		return ""
 	}
-	if p != nil && p.seen.After(a.Asked) {
-		return e.uidBefore(p, a.Asked)
+	if p != nil && p.seen.After(a.Asked) { // the answer may have the pod that had the name before
+		before := e.newest(p.Pod, func(other *pod) bool {
+			return !other.seen.After(a.Asked) && (!other.state.over() || other.over.After(a.Asked))
+		})
+		if before != nil {
+			return before.UID
+		}
 	}
 	return uid
-}
-
-// uidBefore returns the UID of the pod that had p's name when an answer was requested, before p was
-// seen. If no such pod is known, it is p's UID.
-func (e *Evidence) uidBefore(p *pod, asked time.Time) string {
-	before := e.newest(p.Pod, func(other *pod) bool {
-		return !other.seen.After(asked) && (!other.state.over() || other.over.After(asked))
-	})
-	if before == nil {
-		before = p
-	}
-	return before.UID
 }

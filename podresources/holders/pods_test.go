@@ -60,9 +60,6 @@ func TestDeletedPodStaysDeleted(t *testing.T) {
 	for name, late := range map[string]func(n *node){
 		"a notification":              func(n *node) { n.PodChanged(pod, second(3)) },
 		"a list of the moment itself": func(n *node) { n.PodsListed([]PodFacts{pod}, true, second(2)) },
-		"it was nominated": func(n *node) {
-			n.NominatedChanged(PodFacts{Pod: pod.Pod, UID: "1", Nominated: true}, second(3))
-		},
 		"the claim is read": func(n *node) {
 			n.ClaimRead(Claim{Namespace: "ns", Name: "claim-gpu-0"}, ClaimFacts{
 				Read: second(3), Reserved: map[string]string{"1": "a"}, Results: []ClaimResult{{Device: deviceNamed("gpu-0")}},
@@ -161,22 +158,6 @@ func TestReplacedPodHoldsNothing(t *testing.T) {
 			expect.That(t, n.UID(podNamed("set-0")) != "1" || n.evidence.pods["2"] == nil, "the pod of the name is the first")
 		})
 	}
-}
-
-// A static pod that is created again from the same manifest has the same UID, and holds the devices
-// that the kubelet lists. So does a static pod whose mirror pod was deleted.
-func TestStaticPodComesBack(t *testing.T) {
-	n := newNode(t)
-	static := running("a", "1", 0)
-	static.Static = true
-	n.PodChanged(static, second(0))
-	n.answer(0, pluginHeld("gpu-0", "a"))
-	n.PodChanged(ended(static), second(1))
-	n.PodDeleted("1", second(1))
-	n.answer(time.Second, pluginHeld("gpu-0", "a"))
-	n.expect("without its mirror pod", false, holdings{"gpu-0": {"a"}})
-	n.PodChanged(static, second(2))
-	n.expect("it comes back", false, holdings{"gpu-0": {"a"}})
 }
 
 // A pod that is created under the name of a pod that is gone is the newest one of the name, even if

@@ -267,21 +267,21 @@ func (e *Evidence) doubts() (doubts, settled bool) {
 	return doubts, settled
 }
 
-// nextChange returns the time at which the holders or their reasons change without new evidence;
-// zero: never.
-func (e *Evidence) nextChange(now time.Time) time.Time {
-	var next time.Time
-	at := func(t time.Time) {
-		if t.After(now) && (next.IsZero() || t.Before(next)) {
-			next = t
-		}
+// expire forgets pods that were not bound to the node within keepNominated after the end of their
+// nomination. It returns the time at which the holders or their reasons change without new
+// evidence; zero: never.
+func (e *Evidence) expire(now time.Time) (next time.Time) {
+	if over := e.failing.Add(unansweredAfter); !e.failing.IsZero() && over.After(now) {
+		next = over
 	}
-	if !e.failing.IsZero() {
-		at(e.failing.Add(unansweredAfter))
-	}
-	for _, p := range e.pods {
-		if p.state == Waiting && !p.left.IsZero() {
-			at(p.left.Add(keepNominated))
+	for uid, p := range e.pods {
+		over := p.left.Add(keepNominated)
+		switch {
+		case p.state != Waiting || p.left.IsZero():
+		case !over.After(now):
+			e.drop(uid)
+		case next.IsZero() || over.Before(next):
+			next = over
 		}
 	}
 	return next
