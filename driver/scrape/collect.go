@@ -140,15 +140,10 @@ type spelling struct {
 	text    string
 }
 
-// newCollector returns a collector. It reuses the memory of spare, an answer that is no longer
-// used.
-func newCollector(e Endpoint, rules *ruleset, gpus *amdGPUs, now time.Time, spare answer) *collector {
-	if clear(spare.values); spare.values == nil {
-		spare.values = map[key]value{}
-	}
+func newCollector(e Endpoint, rules *ruleset, gpus *amdGPUs, now time.Time) *collector {
 	return &collector{
 		endpoint: e, bounds: e.bounds(), rules: rules, gpus: gpus, now: now,
-		answer:  spare,
+		answer:  answer{values: map[key]value{}},
 		matched: make([]bool, len(e.Metrics)),
 		known:   map[spelling]identity{}, sizes: map[*matcher]uint64{},
 		text:    map[string]string{},
@@ -403,8 +398,6 @@ func (c *collector) find(m *matcher, b []byte) (identity, driver.Reason) {
 	switch {
 	case reason != "":
 		return identity{}, reason
-	case len(c.known) >= c.bounds.identities:
-		return identity{}, driver.ReasonTooMany
 	case !c.spend(len(b) + len(id.value)):
 		return identity{}, driver.ReasonTooLarge
 	}

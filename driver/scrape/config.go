@@ -36,8 +36,8 @@ type Endpoint struct {
 	URL      string
 	Interval time.Duration
 	Timeout  time.Duration
-	// Refresh is the period at which the exporter updates its values; 0: for each scrape. Nil: it is
-	// estimated, see freshness.go.
+	// Refresh is the period at which the exporter updates its values; 0: for each scrape; nil: a
+	// minute.
 	Refresh   *time.Duration
 	Driver    string // DRA driver of the devices; "": any driver
 	Match     Match
@@ -45,8 +45,7 @@ type Endpoint struct {
 	Metrics   []Metric // the first of several metrics for one reading has precedence
 	Client    config.HTTPClientConfig
 
-	presetRefresh *time.Duration // initial estimate of the preset
-	endpoints     int            // number of endpoints in the configuration
+	endpoints int // number of endpoints in the configuration
 }
 
 // Partition selects the series of partitions whose Match identifies the parent: those whose Label

@@ -29,9 +29,6 @@ import (
 // are omitted.
 const staleIntervals = 3
 
-// maxSpare is the maximum number of series of an answer whose memory is reused.
-const maxSpare = 4096
-
 const defaultSysfs = "/sys"
 
 // Source reads one endpoint.
@@ -46,8 +43,7 @@ type Source struct {
 	due        time.Time // time of the next request
 	answered   time.Time // time of the last usable response
 	answer     answer    // values of that response, with times
-	spare      answer    // an earlier answer, whose memory the next one reuses
-	order      []key     // of the last values, sorted
+	order      []key     // of its values, sorted
 	matched    []bool    // metrics, by rank, that had a usable series in any response
 	err        error     // of the last request
 	fresh      freshness
@@ -137,9 +133,8 @@ func (s *Source) refresh(ctx context.Context, now time.Time) error {
 	if s.rules.gpus {
 		unread = s.gpus.refresh(now)
 	}
-	c := newCollector(s.endpoint, s.rules, s.gpus, now, s.spare)
+	c := newCollector(s.endpoint, s.rules, s.gpus, now)
 	err := fetch(ctx, s.client, s.endpoint.URL, c)
-	s.spare = answer{}
 	next := c.finish()
 	s.rejections.add(c)
 	if err != nil {
@@ -149,10 +144,7 @@ func (s *Source) refresh(ctx context.Context, now time.Time) error {
 		s.matched[i] = s.matched[i] || matched
 	}
 	next.date(s.answer, s.fresh.date(now, next.differs(s.answer)), now)
-	s.answer, s.spare, s.answered = next, s.answer, now
-	if len(s.spare.values) > maxSpare {
-		s.spare = answer{}
-	}
+	s.answer, s.order, s.answered = next, next.sorted(), now
 	return unread
 }
 
@@ -194,7 +186,6 @@ func (s *Source) Unmatched() []string {
 // samples returns new samples, which the caller owns.
 func (s *Source) samples(now time.Time) []driver.Sample {
 	limit := staleIntervals*s.endpoint.Interval + s.endpoint.Timeout
-	s.order = s.answer.sorted(s.order)
 	return s.answer.samples(s.order, s.endpoint.Driver, now.Sub(s.answered) <= limit)
 }
 
@@ -336,17 +327,8 @@ func (a answer) date(before answer, at, now time.Time) {
 	}
 }
 
-// sorted returns the keys of the values in order: those of another answer, if they are the same.
-func (a answer) sorted(other []key) []key {
-	lacks := func(k key) bool {
-		_, has := a.values[k]
-		return !has
-	}
-	if len(other) == len(a.values) && !slices.ContainsFunc(other, lacks) {
-		return other
-	}
-	return slices.SortedFunc(maps.Keys(a.values), key.compare)
-}
+// sorted returns the keys of the values in order.
+func (a answer) sorted() []key { return slices.SortedFunc(maps.Keys(a.values), key.compare) }
 
 // samples returns the samples, given the keys in order: those of one hardware follow each other.
 // They have no readings if valid is false.
