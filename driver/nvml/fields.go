@@ -40,8 +40,8 @@ const (
 // slowdownFields returns the fields that count slowdowns by reason:
 // CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, HW_THERM_SLOWDOWN and HW_POWER_BRAKE_SLOWDOWN. Their
 // numbers have changed: they are 251 to 253 in drivers 575 (CUDA 12.9) and 580.65 (CUDA 13.0), and
-// 269 to 271 in 580.159 and since 590 (CUDA 13.1). Drivers before 575 have neither. In each of these
-// drivers, the other numbers are settings of power smoothing: only a counter has 64 bits.
+// 269 to 271 in 580.159 and since 590 (CUDA 13.1). Drivers before 575 have neither. In each of
+// these drivers, the other numbers are settings of power smoothing: only a counter has 64 bits.
 func slowdownFields() []field {
 	var fields []field
 	for _, first := range []uint32{269, 251} {

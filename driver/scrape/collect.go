@@ -208,7 +208,7 @@ func (r *rule) selects(s *sample) bool {
 func (c *collector) apply(r *rule, s *sample) (reason driver.Reason) {
 	k := key{quantity: r.quantity}
 	var repeated bool
-	if k.identity, repeated, reason = c.identify(r, s); k.kind == kindNone {
+	if k.identity, repeated, reason = c.identify(r, s); k.kind == "" {
 		return reason
 	}
 	if k.labels, reason = c.labels(r, s); reason != "" {
@@ -347,7 +347,7 @@ func (c *collector) identify(r *rule, s *sample) (id identity, repeated bool, re
 	}
 	id, reason = c.find(m, b)
 	switch {
-	case part == nil || reason != "" || id.kind == kindNone:
+	case part == nil || reason != "" || id.kind == "":
 	case p.Number != "":
 		id, reason = c.amdPartition(r, id, s.get(p.Number))
 	case r.partition == partitionParent:
@@ -360,7 +360,7 @@ func (c *collector) identify(r *rule, s *sample) (id identity, repeated bool, re
 
 // partitionOf returns the partition with a number within its parent.
 func (c *collector) partitionOf(parent identity, number []byte) (identity, driver.Reason) {
-	if parent.kind != kindUUID && parent.kind != kindPCI {
+	if parent.kind != MatchUUID && parent.kind != MatchPCI {
 		return identity{}, driver.ReasonPartition // Hardware.Parent is a UUID or a PCI address
 	}
 	var reason driver.Reason
@@ -386,7 +386,7 @@ func (c *collector) amdPartition(r *rule, gpu identity, number []byte) (identity
 	if node == "" {
 		return identity{}, driver.ReasonNoMatch
 	}
-	return identity{kind: kindNode, value: node}, ""
+	return identity{kind: MatchNode, value: node}, ""
 }
 
 // find returns the hardware that a label value identifies.

@@ -185,7 +185,8 @@ func TestClientSettings(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			c, err := ParseConfig([]byte("endpoints:\n- name: vendor\n  url: "+server.URL+gpuFields+test.settings), dir)
 			must.Do(t, err)
-			s := must.Get(New(c.Endpoints[0], withClock(testNow)))(t)
+			s := must.Get(New(c.Endpoints[0], ""))(t)
+			s.now = testNow
 			samples, err := s.Sample(t.Context())
 			if test.reason != "" {
 				expect.That(t, err != nil && driver.ReasonOf(err) == test.reason, "reason %s of %v", driver.ReasonOf(err), err)

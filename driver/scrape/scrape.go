@@ -12,6 +12,7 @@
 package scrape
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,8 +29,6 @@ import (
 // staleIntervals is the number of intervals after which the readings of the last usable response
 // are omitted.
 const staleIntervals = 3
-
-const defaultSysfs = "/sys"
 
 // Source reads one endpoint.
 type Source struct {
@@ -56,16 +55,10 @@ var (
 	_ driver.Describer        = (*Source)(nil)
 )
 
-// Option is an option of [New].
-type Option func(*Source)
-
-// WithSysfs sets the mount point of sysfs, which is used to find AMD GPUs by serial number. The
-// default is /sys.
-func WithSysfs(root string) Option { return func(s *Source) { s.gpus = newAMDGPUs(root) } }
-
-// New returns the source of an endpoint, which must come from [ParseConfig]. It reads the files of
-// the client settings, sends no request and starts no goroutine.
-func New(endpoint Endpoint, options ...Option) (*Source, error) {
+// New returns the source of an endpoint, which must come from [ParseConfig]. sysfs is where sysfs is
+// mounted, which is used to find AMD GPUs by serial number. New reads the files of the client
+// settings, sends no request and starts no goroutine.
+func New(endpoint Endpoint, sysfs string) (*Source, error) {
 	client, err := newClient(endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: client settings: %w", endpoint.Name, err)
@@ -74,14 +67,10 @@ func New(endpoint Endpoint, options ...Option) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: %w", endpoint.Name, err)
 	}
-	s := &Source{
+	return &Source{
 		endpoint: endpoint, client: client, rules: rules, now: time.Now, fresh: newFreshness(endpoint),
-		gpus: newAMDGPUs(defaultSysfs), matched: make([]bool, len(endpoint.Metrics)),
-	}
-	for _, option := range options {
-		option(s)
-	}
-	return s, nil
+		gpus: newAMDGPUs(sysfs), matched: make([]bool, len(endpoint.Metrics)),
+	}, nil
 }
 
 // Name returns scrape/NAME with the name of the endpoint.
@@ -107,7 +96,7 @@ func (s *Source) Fills() []driver.Quantity {
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	now := s.now()
 	if err := ctx.Err(); err != nil {
-		return s.samples(now), classify(err)
+		return s.samples(now), err
 	}
 	if !now.Before(s.due) {
 		s.schedule(now)
@@ -242,13 +231,7 @@ type key struct {
 }
 
 func (k key) compare(other key) int {
-	if c := k.identity.compare(other.identity); c != 0 {
-		return c
-	}
-	if c := int(k.quantity) - int(other.quantity); c != 0 {
-		return c
-	}
-	return slices.Compare(k.labels[:], other.labels[:])
+	return cmp.Or(k.identity.compare(other.identity), cmp.Compare(k.quantity, other.quantity), k.labels.Compare(&other.labels))
 }
 
 // value is one reading's value and times.

@@ -70,7 +70,8 @@ func serve(tb testing.TB, h http.Handler) string {
 // source returns a source of the url, with more fields of its endpoint.
 func source(tb testing.TB, url, fields string, now func() time.Time) *Source {
 	tb.Helper()
-	s := must.Get(New(parsed(tb, url, fields), withClock(now)))(tb)
+	s := must.Get(New(parsed(tb, url, fields), ""))(tb)
+	s.now = now
 	return s
 }
 
@@ -368,5 +369,3 @@ func TestSampleFailure(t *testing.T) {
 		t.Errorf("after it went well again: %+v", samples)
 	}
 }
-
-func withClock(now func() time.Time) Option { return func(s *Source) { s.now = now } }

@@ -213,7 +213,7 @@ func samplesOf(t *testing.T, text, preset string) []driver.Sample {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := scrape.New(config.Endpoints[0])
+	source, err := scrape.New(config.Endpoints[0], "")
 	if err != nil {
 		t.Fatal(err)
 	}
