@@ -120,7 +120,7 @@ func malformed(err error) error { return driver.WithReason(driver.ReasonMalforme
 // unpacking adds the reason to an error of reading a body, which is the connection's or gzip's.
 func unpacking(err error) error {
 	if _, corrupt := errors.AsType[flate.CorruptInputError](err); corrupt ||
-		errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.Is(err, io.ErrUnexpectedEOF) {
+		errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
 		return malformed(err)
 	}
 	return err

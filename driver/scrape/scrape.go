@@ -56,7 +56,7 @@ var (
 )
 
 // New returns the source of an endpoint, which must come from [ParseConfig]. sysfs is where sysfs is
-// mounted, which is used to find AMD GPUs by serial number. New reads the files of the client
+// mounted, by which AMD GPUs are found by serial number. New reads the files of the client
 // settings, sends no request and starts no goroutine.
 func New(endpoint Endpoint, sysfs string) (*Source, error) {
 	client, err := newClient(endpoint)
