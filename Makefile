@@ -205,10 +205,10 @@ $(call each,$(addprefix test/system/,$(1)),$(5) go test -count=1 -p=1 -timeout=$
 endef
 
 .PHONY: fleet
-fleet: ## measure the rules and dashboards with many nodes: N=300 or N=10,100; AGAINST=DIR compares with another tree
+fleet: ## measure the rules and dashboards with many nodes: N=300 or N=10,100
 	@mkdir -p bin
 	go build -C test/system/fleet -o '$(CURDIR)/bin/fleet' .
-	exec bin/fleet -checkout='$(CURDIR)' -nodes='$(or $(N),100)' $(if $(AGAINST),-against='$(abspath $(AGAINST))') $(ARGS)
+	exec bin/fleet -checkout='$(CURDIR)' -nodes='$(or $(N),100)' $(ARGS)
 
 .PHONY: test-one
 test-one: deps build $(PROMTOOL) $(PROMETHEUS) $(if $(filter fleet,$(SUITE)),$(THANOS)) $(if $(filter e2e,$(SUITE)),$(OAUTH2_PROXY)) $(PINT) $(SCHEMA) ## run the system tests of one folder of test/system: SUITE=e2e RUN=TestGolden, ARGS=-update writes golden files again

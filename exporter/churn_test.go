@@ -9,113 +9,48 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
-	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
-	"github.com/dra-exporter/dra-exporter/test/must"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
-// The cost in new series of pods of 20 s with a claim each, 1000 an hour, with and without
-// --pod.min-lifetime, as in METRICS.md. With it, no pod has series, and the workload's final values
-// are the sum of the pods' use: each 20 s at 100 W.
+// The cost in new series of a pod of 20 s with a claim, with and without --pod.min-lifetime, as in
+// METRICS.md.
 func TestSeriesOfShortPods(t *testing.T) {
-	t.Parallel()
-	churnPods := 100
-	if testing.Short() {
-		churnPods = 20
-	}
-	for _, tt := range []struct {
-		minLifetime time.Duration
-		pods        int // series
-	}{
-		{minLifetime: 0, pods: churnPods * exposition.SeriesOfShortPod},
-		{minLifetime: time.Minute, pods: churnDevices*exposition.SeriesOfWorkload + 1},
+	for minLifetime, pods := range map[time.Duration]int{
+		0: exposition.SeriesOfShortPod, time.Minute: exposition.SeriesOfWorkload + 1, // its dra_pod_info
 	} {
-		t.Run(tt.minLifetime.String(), func(t *testing.T) {
-			t.Parallel()
-			claims, pods, last := churn(t, churnPods, tt.minLifetime)
-			if claims != churnPods*exposition.SeriesOfShortClaim || pods != tt.pods {
-				t.Errorf("%d series are of claims and %d of pods, want %d and %d",
-					claims, pods, churnPods*exposition.SeriesOfShortClaim, tt.pods)
+		h := exportertest.NewHistory(t)
+		config := exportertest.LedgerConfig()
+		config.MinLifetime = minLifetime
+		h.Ledger = ledger.New(config)
+		series := map[string]int{} // by the beginning of their families' names
+		seen := map[string]bool{}
+		for second := range 40 {
+			switch second {
+			case 5:
+				h.Hold("c", "p").Holders[0].Meta = &podresources.PodMeta{WorkloadKind: "Job", WorkloadName: "train"}
+			case 25:
+				h.Free("c")
 			}
-			if tt.minLifetime == 0 {
-				return
+			link := func(direction string) driver.Reading {
+				return driver.Reading{
+					Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", direction}, Value: float64(second),
+				}
 			}
-			got := exportertest.SumOf(last.Matching("dra_pod_energy_joules_total", "pod=aggregated/Job/train"))
-			if want := float64(churnPods) * 20 * 100; !exportertest.Close(got, want, 0) {
-				t.Errorf("the workload has %v J, want %v", got, want)
+			h.Read(append(exportertest.Gauges(0.5, 1e9, 100), link("receive"), link("transmit"))...)
+			h.Pass(time.Second)
+			for _, f := range exportertest.Decode(t, exportertest.Render(h.Last, exposition.Config{})) {
+				for _, m := range f.Metric {
+					// Others are of a driver.
+					if name := f.GetName() + fmt.Sprint(m.Label); !seen[name] && strings.Contains(name, "namespace") {
+						seen[name] = true
+						series[strings.Join(strings.SplitN(name, "_", 3)[:2], "_")]++
+					}
+				}
 			}
-		})
+		}
+		expect.Is(t, series["dra_claim"], exposition.SeriesOfShortClaim, "%v: series of claims", minLifetime)
+		expect.Is(t, series["dra_pod"], pods, "%v: series of pods", minLifetime)
 	}
-}
-
-const churnDevices = 6 // at most so many pods at a time
-
-// churn plays short pods, 1000 an hour, and returns how many series were ever scraped, and the last
-// scrape.
-func churn(t *testing.T, churnPods int, minLifetime time.Duration) (claims, pods int, last exportertest.Scraped) {
-	t.Helper()
-	const (
-		every = time.Hour / 1000
-		tick  = 400 * time.Millisecond
-		life  = 20 * time.Second
-	)
-	h := exportertest.NewHistory(t)
-	config := exportertest.LedgerConfig()
-	config.MinLifetime = minLifetime
-	h.Ledger = ledger.New(config)
-	series := map[string]bool{}
-	start := h.Now
-	for device := range churnDevices {
-		h.In.Inventory[jointest.ID(fmt.Sprint("gpu-", device))] = driver.Entry{
-			Hardware: driver.Hardware{UUID: fmt.Sprint("gpu-", device)},
-		}
-	}
-	for begun, n := 0, 0; h.Now.Before(start.Add(time.Duration(churnPods)*every + time.Minute)); n++ {
-		at := h.Now.Sub(start)
-		for ; begun < churnPods && at >= tick+time.Duration(begun)*every; begun++ {
-			a := jointest.Allocation(fmt.Sprint("gpu-", begun%churnDevices), fmt.Sprint("c-", begun), fmt.Sprint("p-", begun))
-			a.Holders[0].Meta = &podresources.PodMeta{WorkloadKind: "Job", WorkloadName: "train"}
-			h.In.View.Allocations = append(h.In.View.Allocations, a)
-		}
-		for len(h.In.View.Allocations) > 0 {
-			var first int
-			must.Get(fmt.Sscanf(h.In.View.Allocations[0].Claim.Name, "c-%d", &first))(t)
-			if at < tick+time.Duration(first)*every+life {
-				break
-			}
-			h.In.View.Allocations = h.In.View.Allocations[1:]
-		}
-		for device := range churnDevices {
-			h.ReadOf(
-				fmt.Sprint("gpu-", device),
-				append(exportertest.Gauges(0.5, 1e9, 100), driver.Reading{
-					Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", "receive"}, Value: 1e6 * at.Seconds(),
-				}, driver.Reading{
-					Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", "transmit"}, Value: 1e6 * at.Seconds(),
-				})...,
-			)
-		}
-		h.In.View.At = h.Now
-		h.Advance()
-		h.Now = h.Now.Add(tick)
-		if n%40 != 0 { // a scrape every 16 s
-			continue
-		}
-		for _, f := range exportertest.Decode(t, exportertest.Render(h.Last, exposition.Config{})) {
-			for _, m := range f.Metric {
-				series[f.GetName()+fmt.Sprint(m.Label)] = true
-			}
-		}
-	}
-	for name := range series {
-		switch {
-		// Others are of a driver.
-		case strings.HasPrefix(name, "dra_claim_") && strings.Contains(name, "resourceclaim_name"):
-			claims++
-		case strings.HasPrefix(name, "dra_pod_"):
-			pods++
-		}
-	}
-	return claims, pods, exportertest.Scrape(t, h.Last)
 }

@@ -143,9 +143,8 @@ func (m *SelfMetrics) makeRecorderMetrics(r maker) {
 		"Unix time at which the newest open incident of the kind began. Absent if none is open.", "kind")
 	m.events = r.counters("dra_exporter_incident_events_total",
 		"Kubernetes Events about incidents (--incidents.events), by result: created, updated (the count of an existing "+
-			"Event was increased), suppressed (too many of one pod or claim; retried a minute later), or why an Event is lost: "+
-			"forbidden, absent (the namespace is deleted), uid_unknown (of the pod or claim), too_many, unavailable, timeout "+
-			"and others.", "result")
+			"Event was increased), or why an Event is lost: forbidden, absent (the namespace is deleted), uid_unknown (of the "+
+			"pod or claim), too_many, unavailable, timeout and others.", "result")
 	m.receipts = r.counters("dra_exporter_receipts_total",
 		"Ended claims for which the flight recorder has written a receipt.")
 }

@@ -143,7 +143,7 @@ func (w *wholeNode) fill(tb testing.TB, each func(tick int)) {
 		w.Sampler.tick(tb.Context())
 		each(tick)
 	}
-	history := must.Get(w.recorder.History(tb.Context(), recorder.Selection{Device: "gpu-7"}))(tb)
+	history := w.recorder.History(recorder.Selection{Device: "gpu-7"})
 	n := len(history.Times)
 	must.That(tb, n >= 600, "the ring has %d ticks, want at least 600", n)
 }

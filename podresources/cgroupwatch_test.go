@@ -214,36 +214,6 @@ func TestWatchKernelOverflow(t *testing.T) {
 	}
 }
 
-// TestWatchManyAtOnce: even if many pods are created and removed at once, the last change of each
-// is correct.
-func TestWatchManyAtOnce(t *testing.T) {
-	tree := newCgroupTree(t, false)
-	tree.mkdir("kubepods/burstable")
-	w := startWatch(t, tree, newNotify(t))
-	const pods = 300
-	for i := range pods {
-		tree.mkdir(fmt.Sprintf("kubepods/burstable/pod%d", i))
-	}
-	tree.remove("kubepods/burstable")
-	tree.pod("kubepods/pod"+uidA, true)
-	there := make(map[string]bool)
-	for {
-		select {
-		case c := <-w.changes:
-			must.That(t, there[c.PodUID] != !c.Gone, "%+v is nothing new", c)
-			there[c.PodUID] = !c.Gone
-		case <-time.After(waitLimit):
-			t.Fatal("the last pod was not emitted")
-		}
-		if there[uidA] {
-			break
-		}
-	}
-	for uid, there := range there {
-		expect.Is(t, there, uid == uidA, "%s there", uid)
-	}
-}
-
 // TestWatchWithoutInotify: without inotify, the pods are listed every second, as soon as the folder
 // of pods exists.
 func TestWatchWithoutInotify(t *testing.T) {

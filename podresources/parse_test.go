@@ -309,20 +309,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func BenchmarkParse(b *testing.B) {
-	for _, devices := range []int{8, 64, 512} {
-		for _, pods := range []int{50, 500} {
-			b.Run(fmt.Sprintf("devices=%d/pods=%d", devices, pods), func(b *testing.B) {
-				answer := nodeOf(devices, pods)
-				b.ReportAllocs()
-				for b.Loop() {
-					Parse(answer)
-				}
-			})
-		}
-	}
-}
-
 // nodeOf is a node on which every device is in a claim of eight, and every pod holds one of the
 // claims.
 func nodeOf(devices, pods int) *v1.ListPodResourcesResponse {

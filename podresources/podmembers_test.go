@@ -1,17 +1,10 @@
 package podresources
 
 import (
-	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/test/expect"
-	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func newMembers(t *testing.T) (*procfsTree, *PodMembers) {
@@ -58,29 +51,7 @@ func TestPodMembers(t *testing.T) {
 		step.do()
 		expect.Equal(t, step.name, step.want, m.Of(step.of))
 	}
-	expect.That(t, m.known == nil && m.search == nil, "what nobody asks for is remembered")
-}
-
-// A search runs in steps of a bounded number of processes. Its result is used when it has ended.
-func TestPodMembersSearchInSteps(t *testing.T) {
-	procfs, m := newMembers(t)
-	m.atOnce = 10
-	want := map[string][]int{}
-	for pid := range 30 {
-		procfs.process(1+pid, podA, pid)
-		want[podA] = append(want[podA], 1+pid)
-	}
-	steps := 1
-	for ; len(m.Of([]string{podA})) == 0; steps++ {
-		must.That(t, steps <= 10, "they are not found")
-		got := m.Of([]string{podA})
-		expect.That(t, len(got) == 0, "a second step at the same time finds %v", got)
-		procfs.clock = procfs.clock.Add(minProcessSearch)
-	}
-	diff := cmp.Diff(want, m.Of([]string{podA}))
-	expect.That(t, diff == "" && steps >= 3, "after %d steps (-want +got):\n%s", steps, diff)
-	m.Of(nil)
-	expect.That(t, m.search == nil, "a search goes on for no pod")
+	expect.That(t, m.known == nil && m.walk == nil, "what nobody asks for is remembered")
 }
 
 // A pod with too many processes does not displace processes of other pods, in whatever order the
@@ -119,34 +90,4 @@ func TestPodMembersSearchSeldom(t *testing.T) {
 	}
 	expect.That(t, searches >= 6 && searches <= 10,
 		"%d searches in a minute, want one every 10 s and some at first", searches)
-}
-
-func TestPodMembersWithoutProcfs(t *testing.T) {
-	m := NewPodMembers(filepath.Join(t.TempDir(), "none"), time.Now)
-	got := m.Of([]string{podA})
-	expect.That(t, len(got) == 0 && m.search == nil, "found %v", got)
-}
-
-// BenchmarkPodMembers searches 3000 processes on disk, of which 500 pods have 4 each, once.
-func BenchmarkPodMembers(b *testing.B) {
-	root := b.TempDir()
-	var uids []string
-	for pid := range 3000 {
-		uid := fmt.Sprintf("%08x-0000-4000-8000-000000000000", pid/4)
-		if pid%4 == 0 && len(uids) < 500 {
-			uids = append(uids, uid)
-		}
-		dir := filepath.Join(root, strconv.Itoa(1+pid))
-		must.Do(b, os.Mkdir(dir, 0o755))
-		text := "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uid + ".slice/cri-containerd-0.scope\n"
-		must.Do(b, os.WriteFile(filepath.Join(dir, "cgroup"), []byte(text), 0o600))
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		clock := time.Unix(1_800_000_000, 0)
-		m := NewPodMembers(root, func() time.Time { return clock })
-		for len(m.Of(uids)) == 0 {
-			clock = clock.Add(minProcessSearch)
-		}
-	}
 }

@@ -8,39 +8,138 @@ import (
 
 // Bounds of the search for processes of pods.
 const (
-	// maxProcesses is how many processes one step of a search examines: some 40 ms.
-	maxProcesses = 1 << 11
-
-	// minProcessSearch and maxProcessSearch are the shortest and the longest time between two
-	// searches; the shortest is also the time between two steps of one. The time grows while processes
-	// of pods are missing.
+	// maxProcesses is how many processes one step of a search examines: some 40 ms, and maxMemberStep
+	// the same while other work of a tick is due: some 8 ms.
+	maxProcesses  = 1 << 11
+	maxMemberStep = 1 << 9
+	// minProcessSearch is the shortest time between two steps, and between two searches while a pod is
+	// new. That time doubles after each search, up to maxProcessSearch or maxMemberSearch.
 	minProcessSearch = 500 * time.Millisecond
 	maxProcessSearch = 15 * time.Second
+	maxMemberSearch  = 10 * time.Second
+	// maxMembers is the highest number of processes of all pods together; others are omitted. Each pod
+	// may always have its equal part, so that there are at most twice as many.
+	maxMembers = 1 << 14
 )
+
+// podSearch finds something about the processes of pods, except the monitors of CRI-O, which may be
+// in a pod's cgroup.
+//
+// It examines all processes of the procfs, since the numbers in a cgroup.procs are those of the
+// reader's PID namespace, which need not be that of the procfs. It does so rarely, and in steps, so
+// that its share of the time is bounded however many processes there are. It is safe for concurrent
+// use.
+type podSearch[T any] struct {
+	processes Processes
+	now       func() time.Time
+	atOnce    int           // processes that one step examines
+	longest   time.Duration // between two searches
+
+	mu      sync.Mutex
+	known   map[string]T    // by the pods' UIDs, as of the last complete search
+	asked   map[string]bool // the pods that were requested last
+	stepped time.Time       // the last step of a search
+	pause   time.Duration   // before the next search
+	walk    *processWalk    // the search in progress, or nil
+	found   map[string]T    // by it, so far
+	wanted  map[string]bool // the pods that were requested when it began
+}
+
+// of returns what is known of the pods, and makes at most one step of a search: if something is
+// not known or not valid, or always. add adds a process to what was found of a pod. Without pods it
+// does nothing.
+func (s *podSearch[T]) of(
+	uids []string, always bool, valid func(uid string, of T) bool, add func(found map[string]T, uid string, pid int),
+) map[string]T {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ask(uids); len(s.asked) == 0 {
+		return nil
+	}
+	out := make(map[string]T, len(s.asked))
+	take := func() {
+		for uid := range s.asked {
+			of, known := s.known[uid]
+			if _, has := out[uid]; has || !known {
+				continue
+			}
+			if valid(uid, of) {
+				out[uid] = of
+				continue
+			}
+			delete(s.known, uid)
+			s.pause = minProcessSearch
+		}
+	}
+	if !always {
+		take()
+	}
+	if !always && len(out) == len(s.asked) {
+		s.end()
+	} else if since := s.now().Sub(s.stepped); s.walk != nil && since >= minProcessSearch || since >= s.pause || since < 0 {
+		s.step(add)
+	}
+	take()
+	return out
+}
+
+// ask records the requested pods.
+func (s *podSearch[T]) ask(uids []string) {
+	asked := make(map[string]bool, len(uids))
+	for _, uid := range uids {
+		if uid == "" {
+			continue
+		}
+		asked[uid] = true
+		if !s.asked[uid] {
+			s.pause = minProcessSearch
+		}
+	}
+	s.asked = asked
+	if len(asked) == 0 {
+		s.known = nil
+		s.end()
+	}
+}
+
+// step makes a step of a search. Its result is valid only at its end.
+func (s *podSearch[T]) step(add func(found map[string]T, uid string, pid int)) {
+	s.stepped = s.now()
+	if s.walk == nil {
+		walk := s.processes.walk()
+		s.walk, s.found, s.wanted = &walk, map[string]T{}, s.asked
+	}
+	if !s.walk.step(s.atOnce, func(pid int) {
+		if uid := s.processes.podOfContained(pid); s.asked[uid] {
+			add(s.found, uid, pid)
+		}
+	}) {
+		return
+	}
+	s.known = s.found
+	s.end()
+	s.pause = min(2*s.pause, s.longest)
+	for uid := range s.asked {
+		if !s.wanted[uid] { // the search may have missed it
+			s.pause = minProcessSearch
+		}
+	}
+}
+
+// end ends the search in progress, if there is one.
+func (s *podSearch[T]) end() {
+	if s.walk != nil {
+		s.walk.close()
+		s.walk, s.found = nil, nil
+	}
+}
 
 // PodProcesses finds the first process of pods: the oldest one that runs in the pod's cgroup. It is
 // that of the sandbox (pause), which the runtime starts before any container and keeps until the
 // pod ends. If the runtime makes none (CRI-O, unless containers share the PID namespace), it is
 // that of the oldest container. A pod can start any number of processes, and give them any name,
-// but it cannot start an older one. Monitors of CRI-O, which may be in the pod's cgroup, do not
-// count.
-//
-// It examines all processes of the procfs, since the numbers in a cgroup.procs are those of the
-// reader's PID namespace, which need not be that of the procfs. It does so rarely, since it keeps
-// what it found, and in steps, so that its share of the time is bounded however many processes
-// there are. It is safe for concurrent use.
-type PodProcesses struct {
-	processes Processes
-	now       func() time.Time
-	atOnce    int // processes that one step examines
-
-	mu       sync.Mutex
-	known    map[string]process // by the pods' UIDs
-	searched time.Time          // the last step of a search
-	pause    time.Duration      // before the next search
-	wanted   []string           // pods whose process the last search did not find
-	search   *processSearch     // the search in progress, or nil
-}
+// but it cannot start an older one. It searches again only if a process is not known or has ended.
+type PodProcesses struct{ podSearch[process] }
 
 // process identifies a process, whose number another one may get later.
 type process struct {
@@ -50,114 +149,30 @@ type process struct {
 
 // NewPodProcesses returns the finder for the procfs mounted at that path. It reads nothing yet.
 func NewPodProcesses(procfs string, now func() time.Time) *PodProcesses {
-	return &PodProcesses{processes: NewProcesses(procfs), now: now, atOnce: maxProcesses}
+	return &PodProcesses{podSearch[process]{
+		processes: NewProcesses(procfs), now: now, atOnce: maxProcesses, longest: maxProcessSearch,
+	}}
 }
 
 // Of returns the first process of each of the pods, by their UIDs; it belonged to its pod during
 // the call. Pods without a known process are omitted. Data of other pods are dropped.
 func (p *PodProcesses) Of(uids []string) map[string]int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	found := make(map[string]process, len(uids))
-	var missing []string
-	for _, uid := range uids {
-		if known, ok := p.known[uid]; ok && p.processes.alive(uid, known) {
-			found[uid] = known
-		} else if uid != "" && !slices.Contains(missing, uid) {
-			missing = append(missing, uid)
-		}
-	}
-	switch {
-	case len(missing) == 0:
-		p.abandon()
-	case p.due(missing):
-		p.step(missing, found)
-	}
-	p.known = found
-	out := make(map[string]int, len(found))
-	for uid, process := range found {
-		out[uid] = process.pid
+	out := map[string]int{}
+	for uid, first := range p.of(uids, false, p.processes.alive, p.look) {
+		out[uid] = first.pid
 	}
 	return out
 }
 
-// due reports whether to search now: soon for a new pod, at growing intervals for pods whose
-// process was not found.
-func (p *PodProcesses) due(missing []string) bool {
-	if slices.ContainsFunc(missing, func(uid string) bool { return !slices.Contains(p.wanted, uid) }) {
-		p.pause = minProcessSearch
-	}
-	pause := p.pause
-	if p.search != nil {
-		pause = minProcessSearch
-	}
-	return p.now().Sub(p.searched) >= pause
-}
-
-// step does one step of the search for the missing pods, and adds the result of a search that has
-// ended.
-func (p *PodProcesses) step(missing []string, found map[string]process) {
-	p.searched = p.now()
-	if p.search == nil {
-		p.search = p.processes.newSearch(missing)
-	}
-	if !p.search.step(p.atOnce, p.search.look) {
-		return
-	}
-	for _, uid := range missing {
-		if first, ok := p.search.first[uid]; ok && p.processes.alive(uid, first) {
-			found[uid] = first
-		}
-	}
-	p.wanted = slices.DeleteFunc(missing, func(uid string) bool {
-		_, ok := found[uid]
-		return ok || !p.search.pods[uid]
-	})
-	p.abandon()
-	p.pause = min(2*p.pause, maxProcessSearch)
-}
-
-// abandon ends the search in progress.
-func (p *PodProcesses) abandon() {
-	if p.search != nil {
-		p.search.close()
-		p.search = nil
-	}
-}
-
-// processSearch examines all processes once for the first process of each of some pods. Its result
-// is valid only at its end, since an older process may follow.
-type processSearch struct {
-	processWalk
-	processes Processes
-	pods      map[string]bool    // the wanted pods
-	first     map[string]process // the oldest process so far, by pod
-}
-
-// newSearch starts a search, which finds nothing if the procfs can't be read.
-func (p Processes) newSearch(pods []string) *processSearch {
-	s := &processSearch{
-		processWalk: p.walk(), processes: p, pods: make(map[string]bool, len(pods)), first: map[string]process{},
-	}
-	for _, uid := range pods {
-		s.pods[uid] = true
-	}
-	return s
-}
-
 // look records a process as the first one of its pod if it is older than the recorded one.
-func (s *processSearch) look(pid int) {
-	uid := s.processes.podOfContained(pid)
-	if !s.pods[uid] {
-		return
-	}
-	started, ok := s.processes.started(pid)
+func (p *PodProcesses) look(found map[string]process, uid string, pid int) {
+	started, ok := p.processes.started(pid)
 	if !ok {
 		return
 	}
-	before, known := s.first[uid]
+	before, known := found[uid]
 	if !known || started < before.started || started == before.started && pid < before.pid {
-		s.first[uid] = process{pid, started}
+		found[uid] = process{pid, started}
 	}
 }
 
@@ -165,4 +180,34 @@ func (s *processSearch) look(pid int) {
 func (p Processes) alive(uid string, known process) bool {
 	started, ok := p.started(known.pid)
 	return ok && started == known.started && p.podOfContained(known.pid) == uid
+}
+
+// PodMembers finds all processes of pods. A process that a pod starts is found within 10 s, plus a
+// second for each 512 processes of the machine.
+type PodMembers struct {
+	podSearch[[]int]
+	most  int // highest number of processes of all pods
+	count int // of the search in progress
+}
+
+// NewPodMembers returns the finder for the procfs mounted at that path. It reads nothing yet.
+func NewPodMembers(procfs string, now func() time.Time) *PodMembers {
+	return &PodMembers{podSearch: podSearch[[]int]{
+		processes: NewProcesses(procfs), now: now, atOnce: maxMemberStep, longest: maxMemberSearch,
+	}, most: maxMembers}
+}
+
+// Of returns the processes of each of the pods, by their UIDs, ascending, as far as they were found
+// by the last search. Pods without any are omitted. The slices must not be changed.
+func (m *PodMembers) Of(uids []string) map[string][]int {
+	return m.of(uids, true, func(string, []int) bool { return true }, func(found map[string][]int, uid string, pid int) {
+		if len(found) == 0 {
+			m.count = 0
+		}
+		if m.count < m.most || len(found[uid]) < m.most/len(m.asked) {
+			at, _ := slices.BinarySearch(found[uid], pid)
+			found[uid] = slices.Insert(found[uid], at, pid)
+			m.count++
+		}
+	})
 }

@@ -146,8 +146,8 @@ func TestPodProcessesDuringSearch(t *testing.T) {
 	procfs.process(2, podB, 5001)
 	procfs.process(3, podB, 5002)
 	p.Of([]string{podA})
-	must.That(t, p.search != nil, "the search has ended with its first step")
-	if p.Of(nil); p.search != nil {
+	must.That(t, p.walk != nil, "the search has ended with its first step")
+	if p.Of(nil); p.walk != nil {
 		t.Error("a search goes on for no pod")
 	}
 	for _, tc := range []struct {
@@ -169,7 +169,7 @@ func TestPodProcessesDuringSearch(t *testing.T) {
 func TestPodProcessesWithoutProcfs(t *testing.T) {
 	p := NewPodProcesses(filepath.Join(t.TempDir(), "none"), time.Now)
 	got := p.Of([]string{podA})
-	expect.That(t, len(got) == 0 && p.search == nil, "found %v", got)
+	expect.That(t, len(got) == 0 && p.walk == nil, "found %v", got)
 }
 
 func FuzzStarted(f *testing.F) {
@@ -192,9 +192,9 @@ func TestPodProcessesSearchesSeldom(t *testing.T) {
 	p := NewPodProcesses(t.TempDir(), func() time.Time { return clock })
 	searches := 0
 	for range 600 { // a minute
-		before := p.searched
+		before := p.stepped
 		p.Of([]string{missing})
-		if !p.searched.Equal(before) {
+		if !p.stepped.Equal(before) {
 			searches++
 		}
 		clock = clock.Add(100 * time.Millisecond)

@@ -34,13 +34,12 @@ const (
 // run writes the files that the flags ask for, and returns the exit status.
 func run(args []string, stderr io.Writer) int {
 	options := rules.Defaults()
-	var out, only, runbook, upload string
+	var out, only, runbook string
 	flags := flag.NewFlagSet("generate", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&out, "out", "out", "folder to write to")
 	flags.StringVar(&only, "only", "", "the one file to write, such as rules.yaml; empty: all")
 	flags.StringVar(&runbook, "runbook", "", "file to write the runbook to; empty: none")
-	flags.StringVar(&upload, "grafana-com", "", "folder to write dashboards to, in the format of grafana.com; empty: none")
 	addFlags(flags, &options)
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -49,9 +48,6 @@ func run(args []string, stderr io.Writer) int {
 		return exitUsage
 	}
 	files, err := generate(options)
-	if err == nil && upload != "" {
-		return status(stderr, writeForGrafanaCom(upload, files))
-	}
 	if err == nil && only != "" {
 		files, err = keep(files, only)
 	}
@@ -71,19 +67,6 @@ func status(stderr io.Writer, err error) int {
 		return exitFailure
 	}
 	return 0
-}
-
-// writeForGrafanaCom writes the dashboards among the files to a folder.
-func writeForGrafanaCom(folder string, files map[string][]byte) error {
-	var all error
-	for name, content := range files {
-		if filepath.Dir(name) != "grafana" {
-			continue
-		}
-		board, err := grafana.ForGrafanaCom(content)
-		all = errors.Join(all, err, write(filepath.Join(folder, filepath.Base(name)), board))
-	}
-	return all
 }
 
 // keep returns one of the files.

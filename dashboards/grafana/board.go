@@ -6,6 +6,7 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
 // Board is a dashboard.
@@ -132,9 +133,9 @@ func Boards() []Board {
 }
 
 // words are the abbreviations in expressions: <of …> is a selector by the variables of the
-// dashboard, others are lists of labels.
+// dashboard, others are lists of labels, most of them those of the rules.
 func words() []string {
-	return []string{
+	return append([]string{
 		"<of devices>", `cluster=~"$cluster", node=~"$node", driver=~"$driver"`,
 		"<its nodes>", `cluster=~"$cluster", node=~"$` + claimNodes().name + `", driver=~"$driver"`,
 		"<of device>", `cluster=~"$cluster", node=~"$node", driver=~"$driver", device=~"$device"`,
@@ -151,32 +152,18 @@ func words() []string {
 			`workload_name=~"$workload", queue=~"$queue"`,
 		"<of pods of workloads>", `cluster=~"$cluster", node=~"$node", namespace=~"$namespace", workload_kind=~"$kind", ` +
 			`workload_name=~"$workload", queue=~"$queue"`,
-		"<node>", "cluster, node",
 		"<namespace>", "cluster, namespace",
-		"<device>", "cluster, node, driver, pool, device",
-		"<claim>", "cluster, node, namespace, resourceclaim_name",
-		"<claim driver>", "cluster, node, namespace, resourceclaim_name, driver",
-		"<claim device>", "cluster, node, namespace, resourceclaim_name, driver, pool, device",
-		// A holder is a claim, or a pod without one.
-		"<holder>", "cluster, node, namespace, resourceclaim_name, pod",
-		"<holder driver>", "cluster, node, namespace, resourceclaim_name, pod, driver",
-		"<holder device>", "cluster, node, namespace, resourceclaim_name, pod, driver, pool, device",
-		"<pod>", "cluster, node, namespace, pod",
-		"<pod device>", "cluster, node, namespace, pod, driver, pool, device",
-		"<workload>", "cluster, namespace, workload_kind, workload_name, queue, driver",
-		"<served>", "cluster, namespace, workload_kind, workload_name, queue",
-		"<member>", "cluster, namespace, workload_kind, workload_name, queue, driver, node, pod, pool, device",
-	}
+	}, rules.LabelWords()...)
 }
 
 // Catalog adds Prometheus's own metrics of alerts to the rules' catalog, which gives the metrics
 // that panels may use.
-func Catalog(rules query.Catalog) query.Catalog {
+func Catalog(catalog query.Catalog) query.Catalog {
 	labels := []string{
 		"alertname", "alertstate", "severity", "action", "namespace", "resourceclaim_name", "pod", "driver", "pool",
 		"device", "source", "reason", "kind", "code",
 	}
-	rules.Add(query.Family{Name: "ALERTS", Labels: labels})
-	rules.Add(query.Family{Name: "ALERTS_FOR_STATE", Labels: labels})
-	return rules
+	catalog.Add(query.Family{Name: "ALERTS", Labels: labels})
+	catalog.Add(query.Family{Name: "ALERTS_FOR_STATE", Labels: labels})
+	return catalog
 }

@@ -128,10 +128,7 @@ func devicesByState() Panel {
 // wasteOverTime are bars of an increase of idle claims, by namespace: of the namespaces that wasted
 // the most device-hours in the day before the end of the time range.
 func wasteOverTime(title, what, record, scaled, unit, noData string) Panel {
-	by := func(record, span string) string {
-		return `sum by (<namespace>) (max by (<namespace>, driver, model) (sum_over_time(namespace:dra_` + record +
-			`:increase$hours{<of namespaces>}[` + span + `)))`
-	}
+	by := func(record, span string) string { return sumOver(record, "<namespace>", span) }
 	return Panel{
 		Title: title, Description: what + " while the namespace held them, for the ten namespaces that wasted the most " +
 			"hours in the last day. Shared devices are divided among their holders.", Kind: Graph, Unit: unit,

@@ -3,7 +3,6 @@ package grafana
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -34,32 +33,6 @@ func TestBoards(t *testing.T) {
 		uids[b.UID] = true
 	}
 	expect.Is(t, len(uids), 7, "dashboards")
-}
-
-// TestRemovedMetric removes each metric that a dashboard names from the catalog: the first
-// dashboard that names it fails to build. With -short it removes every eighth.
-func TestRemovedMetric(t *testing.T) {
-	used, all := map[string]bool{}, newCatalog(t)
-	word := regexp.MustCompile(`\w+_\w+|\bup\{`)
-	for _, b := range Boards() {
-		text := must.Get(b.JSON(all))(t)
-		for _, name := range word.FindAllString(string(text), -1) {
-			name = strings.TrimSuffix(name, "{")
-			if _, is := all[name]; !is || used[name] {
-				continue
-			}
-			used[name] = true
-			if testing.Short() && len(used)%8 != 0 {
-				continue
-			}
-			without := maps.Clone(all)
-			delete(without, name)
-			if err := b.Check(without); err == nil || !strings.Contains(err.Error(), `there is no metric "`+name+`"`) {
-				t.Errorf("%s without %s: %v", b.UID, name, err)
-			}
-		}
-	}
-	expect.That(t, len(used) >= 60, "the dashboards use only %d metrics", len(used))
 }
 
 func TestMistakes(t *testing.T) {
@@ -452,6 +425,16 @@ func TestNumbers(t *testing.T) {
 func TestKubernetesForms(t *testing.T) {
 	b := fleet()
 	content := must.Get(b.JSON(newCatalog(t)))(t)
+	type object struct {
+		Metadata struct {
+			Name   string
+			Labels map[string]string
+		}
+		Data map[string]string
+		Spec struct {
+			Ref struct{ Name, Key string } `yaml:"configMapRef"`
+		}
+	}
 	var configMap, operator object
 	for into, write := range map[*object]func() ([]byte, error){
 		&configMap: func() ([]byte, error) { return b.ConfigMap(content) }, &operator: b.GrafanaDashboard,
@@ -462,7 +445,7 @@ func TestKubernetesForms(t *testing.T) {
 	if configMap.Metadata.Labels["grafana_dashboard"] != "1" || configMap.Data["dra-fleet.json"] != string(content) {
 		t.Errorf("the ConfigMap is %+v", configMap.Metadata)
 	}
-	if ref := operator.Spec.ConfigMapRef; ref.Name != configMap.Metadata.Name || configMap.Data[ref.Key] == "" {
+	if ref := operator.Spec.Ref; ref.Name != configMap.Metadata.Name || configMap.Data[ref.Key] == "" {
 		t.Errorf("the operator's object names %+v", ref)
 	}
 }

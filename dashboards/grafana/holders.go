@@ -17,13 +17,13 @@ func eachHolder(of string) string {
 
 // holders has one series for each device that is held: its holder, or how many share it.
 func holders(of string) string {
-	each := eachHolder(of + `, attribution!="exclusive"`)
-	count := `count by (<device>) (` + each + `)`
+	shared := eachHolder(of + `, attribution!="exclusive"`)
 	return eachHolder(of+`, attribution="exclusive"`) + `
-		or on (<device>) (` + each + ` and on (<device>) ` + count + ` == 1)
 		or on (<device>) label_replace(
-		  count_values by (<device>) ("holder", ` + count + ` > 1), "holder", "$1 holders", "holder", "(.+)"
-		)`
+		  count_values by (<device>) ("holder", count by (<device>) (` + shared + `) > 1),
+		  "holder", "$1 holders", "holder", "(.+)"
+		)
+		or on (<device>) ` + shared
 }
 
 // heldOverTime is a timeline of who held each device, in line with the graphs above it. A row has

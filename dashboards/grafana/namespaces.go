@@ -15,13 +15,16 @@ func namespaces() Board {
 
 // sumOf is the sum of a recorded increase over the selected time range, by the labels if there are
 // any.
-func sumOf(name, by string) string {
+func sumOf(name, by string) string { return sumOver(name, by, "$__range]") }
+
+// sumOver is the same over another span, with what follows it.
+func sumOver(name, by, span string) string {
 	sum := "sum"
 	if by != "" {
 		sum += " by (" + by + ")"
 	}
 	return sum + ` (max by (<namespace>, driver, model) (sum_over_time(namespace:dra_` + name +
-		`:increase$hours{<of namespaces>}[$__range])))`
+		`:increase$hours{<of namespaces>}[` + span + `)))`
 }
 
 func showbackTotal() []Panel {
@@ -73,10 +76,7 @@ func showbackDetails() []Panel {
 // showbackTime are bars of what each namespace held, used and cost: in a month, of each day.
 func showbackTime() []Panel {
 	// Of thousands, those with the most device-hours in the last day: not in months, which takes long.
-	by := func(record, span string) string {
-		return `sum by (<namespace>) (max by (<namespace>, driver, model) (sum_over_time(namespace:dra_` + record +
-			`:increase$hours{<of namespaces>}[` + span + `)))`
-	}
+	by := func(record, span string) string { return sumOver(record, "<namespace>", span) }
 	bars := func(title, description, unit, noData, record, scaled string) Panel {
 		p := line(title, description+" Over a month, each bar is a day; over an hour, four minutes. The 20 namespaces "+
 			"with the most device-hours in the last day.", unit, noData, "{{namespace}} {{cluster}}",

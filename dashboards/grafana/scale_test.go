@@ -123,36 +123,6 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestBounded checks that dashboards which start with all nodes ask for some of what a fleet has
-// thousands of, even while nothing is wrong and the answers are short.
-func TestBounded(t *testing.T) {
-	catalog := newCatalog(t)
-	many := []string{
-		"node", "instance", "resourceclaim", "resourceclaim_name", "pod", "device", "workload_name", "uuid",
-	}
-	checked := 0
-	for _, b := range Boards() {
-		if len(b.one) > 0 {
-			continue
-		}
-		for _, row := range b.Rows {
-			for _, p := range row.Panels {
-				for _, target := range p.Targets {
-					expr := Expand(target.Expr)
-					answer := must.Get(catalog.Check(checkable(expr)))(t)
-					if !slices.ContainsFunc(answer.Labels, func(l string) bool { return slices.Contains(many, l) }) {
-						continue
-					}
-					checked++
-					expect.That(t, regexp.MustCompile(`(top|bottom)k\([1-9]`).MatchString(expr),
-						"%s: %q asks for thousands: %s", b.UID, p.Title, expr)
-				}
-			}
-		}
-	}
-	expect.That(t, checked >= 30, "only %d queries are by node, claim, pod, device or workload", checked)
-}
-
 // TestTimelines checks that time lines show exceptions only: what is normal has no state, since a
 // row for each node or device that is well would hide the others. test/system/dashboards checks
 // that no value is without a state.
@@ -172,22 +142,4 @@ func TestTimelines(t *testing.T) {
 		}
 	}
 	expect.That(t, count >= 5, "%d time lines", count)
-}
-
-// TestSources checks that the durations of sources are those that are recorded: their histograms
-// are hundreds of buckets a node.
-func TestSources(t *testing.T) {
-	recorded := 0
-	for _, b := range Boards() {
-		for _, row := range b.Rows {
-			for _, p := range row.Panels {
-				for _, target := range p.Targets {
-					expect.That(t, !strings.Contains(target.Expr, "dra_exporter_source_duration_seconds"),
-						"%s: %q reads the histograms of all nodes", b.UID, p.Title)
-					recorded += strings.Count(target.Expr, "node:dra_source_duration_seconds:mean")
-				}
-			}
-		}
-	}
-	expect.That(t, recorded != 0, "no panel shows the durations of sources")
 }

@@ -85,7 +85,7 @@ const otherDevices = `topk(8, ` + memberRecord + ` * on (<device>) group_left (r
 // ofClaim is a part of a text about a claim, with the answer to a query in which <it> are the
 // claim's labels.
 func ofClaim(query, text string) string {
-	query = strings.NewReplacer(append(labelWords(), "<it>",
+	query = strings.NewReplacer(append(LabelWords(), "<it>",
 		"cluster='%[1]s',node='%[2]s',namespace='%[3]s',resourceclaim_name='%[4]s'")...).Replace(query)
 	return `{{ with printf "` + query + `" $labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name ` +
 		`| query }}` + text + `{{ end }}`

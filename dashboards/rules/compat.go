@@ -65,7 +65,6 @@ type otherExporter struct {
 	labels              []otherLabel
 	// more are the names that the preset does not have, or that need more than its entry.
 	more func(*otherExporter) []recording
-	skip []string // names in the preset that the rules do not give
 }
 
 // otherLabel is a label of the other exporter: what from matches of another label, or a constant.
@@ -211,7 +210,7 @@ func (e *otherExporter) series() ([]recording, error) {
 	for _, m := range config.Endpoints[0].Metrics {
 		q, known := catalogue.Named(m.Quantity)
 		switch {
-		case m.Combine != "" || slices.Contains(e.skip, m.Name) || strings.HasPrefix(m.Name, "amd_"):
+		case m.Combine != "" || strings.HasPrefix(m.Name, "amd_"):
 			continue
 		case !known:
 			return nil, fmt.Errorf("preset of %s: %s: there is no quantity %s", e.name, m.Name, m.Quantity)

@@ -190,10 +190,10 @@ func (o *Options) absentTerms() string {
 // duration writes a duration as PromQL does.
 func duration(d time.Duration) string { return model.Duration(d).String() }
 
-// labelWords returns the abbreviations of lists of labels with their replacements, in pairs for
+// LabelWords returns the abbreviations of lists of labels with their replacements, in pairs for
 // [strings.NewReplacer]. Abbreviations are in angle brackets, which neither the PromQL nor the
 // texts contain otherwise.
-func labelWords() []string {
+func LabelWords() []string {
 	return []string{
 		"<device>", deviceLabels,
 		"<node>", "cluster, node",

@@ -152,7 +152,7 @@ func sources(o *Options, catalog query.Catalog) ([]sourceGroup, error) {
 
 // rule returns the recording as a Prometheus rule and adds its metric to the catalog.
 func (r *recording) rule(o *Options, catalog query.Catalog) (source, error) {
-	rule := Rule{Record: r.name, Expr: tidy(strings.NewReplacer(labelWords()...).Replace(r.expr)), Labels: r.labels}
+	rule := Rule{Record: r.name, Expr: tidy(strings.NewReplacer(LabelWords()...).Replace(r.expr)), Labels: r.labels}
 	answer, err := catalog.Check(rule.with(o).Expr)
 	if err != nil {
 		return source{Rule: rule}, fmt.Errorf("record %s: %w", r.name, err)
@@ -168,7 +168,7 @@ func (r *recording) rule(o *Options, catalog query.Catalog) (source, error) {
 // expression.
 func (a *alert) rule(o *Options, catalog query.Catalog) (source, error) {
 	rule := Rule{
-		Alert: a.name, Expr: tidy(strings.NewReplacer(labelWords()...).Replace(a.expr)), For: span(a.hold),
+		Alert: a.name, Expr: tidy(strings.NewReplacer(LabelWords()...).Replace(a.expr)), For: span(a.hold),
 		KeepFiringFor: span(a.keep), Labels: map[string]string{"severity": string(a.severity)},
 		Annotations: map[string]string{
 			"summary":     a.summary,
@@ -187,7 +187,7 @@ func (a *alert) rule(o *Options, catalog query.Catalog) (source, error) {
 	}
 	out.Namespaced, out.labels = answer.Has("namespace"), answer.Labels
 	for _, q := range a.queries {
-		if _, err := catalog.Check(strings.NewReplacer(append(labelWords(), o.words()...)...).Replace(q)); err != nil {
+		if _, err := catalog.Check(strings.NewReplacer(append(LabelWords(), o.words()...)...).Replace(q)); err != nil {
 			return out, fmt.Errorf("alert %s: query of the runbook: %w", a.name, err)
 		}
 	}

@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -27,35 +26,6 @@ func newGroups(t *testing.T) []Group {
 	t.Helper()
 	groups := must.Get(Groups(Defaults(), newCatalog(t)))(t)
 	return groups
-}
-
-// TestRemovedMetric removes each metric that a rule reads from the catalog: the rules fail to
-// build. With -short it removes every eighth.
-func TestRemovedMetric(t *testing.T) {
-	catalog := newCatalog(t)
-	var used []string
-	for _, g := range newGroups(t) {
-		for _, r := range g.Rules {
-			for _, name := range read(t, r.Expr) {
-				if _, is := catalog[name]; !is || slices.Contains(used, name) {
-					continue
-				}
-				used = append(used, name)
-				if testing.Short() && len(used)%8 != 0 {
-					continue
-				}
-				without := maps.Clone(catalog)
-				delete(without, name)
-				_, err := Groups(Defaults(), without)
-				if err == nil || !strings.Contains(err.Error(), `there is no metric "`+name+`"`) {
-					t.Errorf("without %s: %v", name, err)
-				}
-			}
-		}
-	}
-	if len(used) < 25 {
-		t.Errorf("the rules need only %d metrics: %v", len(used), used)
-	}
 }
 
 func TestAlertsAreComplete(t *testing.T) {

@@ -20,7 +20,7 @@ shipped file; ` + "`go run -C dashboards ./generate -help`" + ` lists the option
 // Runbook returns the runbook as Markdown. It has a section for each alert, whose anchor is in the
 // alert's runbook_url.
 func Runbook(o Options) []byte {
-	words := strings.NewReplacer(append(labelWords(), o.words()...)...)
+	words := strings.NewReplacer(append(LabelWords(), o.words()...)...)
 	var out strings.Builder
 	out.WriteString(runbookHead)
 	seen := map[string]bool{}
@@ -46,7 +46,7 @@ func Runbook(o Options) []byte {
 
 // Queries returns the queries of the runbook, as it has them.
 func Queries(o Options) []string {
-	words := strings.NewReplacer(append(labelWords(), o.words()...)...)
+	words := strings.NewReplacer(append(LabelWords(), o.words()...)...)
 	var out []string
 	for _, group := range alerts(&o) {
 		for i := range group.alerts {

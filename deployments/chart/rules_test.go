@@ -3,7 +3,6 @@ package chart
 import (
 	"maps"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -195,52 +194,13 @@ func TestNoPrices(t *testing.T) {
 	}
 }
 
-// Each alert can be switched off, which changes no other one.
-func TestSingleAlerts(t *testing.T) {
-	t.Parallel()
-	shipped := renderRules(t, values{})
-	var alerts [2][]string // every other alert
-	n := 0
-	for _, g := range shipped {
-		for i := range g.Rules {
-			if id := g.Rules[i].id(); id != "" {
-				alerts[n%2] = append(alerts[n%2], id)
-				n++
-			}
-		}
-	}
-	for _, ids := range alerts {
-		want, off := shipped, values{}
-		for _, id := range ids {
-			want, off[id] = without(want, id), values{"enabled": false}
-		}
-		if diff := cmp.Diff(want, renderRules(t, values{"alerts": off})); diff != "" {
-			t.Errorf("%v are off: %s", ids, diff)
-		}
-	}
-	if n < 20 {
-		t.Errorf("%d alerts", n)
-	}
-}
-
-// without returns the groups without an alert.
-func without(groups []ruleGroup, id string) []ruleGroup {
-	var out []ruleGroup
-	for _, g := range groups {
-		g.Rules = slices.DeleteFunc(slices.Clone(g.Rules), func(r rule) bool { return r.id() == id })
-		if len(g.Rules) > 0 {
-			out = append(out, g)
-		}
-	}
-	return out
-}
-
 func renderError(v values) ([]string, error) {
 	v["enabled"] = true
 	return renderShipped(Release{Name: "a", Namespace: "x", Values: values{"prometheusRule": v}}, false)
 }
 
-// Severity, durations, labels and ignored namespaces of one alert are those of its values.
+// Severity, durations, labels and ignored namespaces of one alert are those of its values. Another
+// one is off.
 func TestChangedAlert(t *testing.T) {
 	const idle, unprepared = "DRAClaimIdle", "DRAClaimNotPrepared"
 	changed := renderRules(t, values{
@@ -250,7 +210,7 @@ func TestChangedAlert(t *testing.T) {
 				"severity": "page", "for": "1h", "keepFiringFor": "10m", "labels": values{"team": "ml", "severity": "x"},
 				"ignoreNamespaces": []any{"test"},
 			},
-			unprepared: values{"for": "20m"},
+			unprepared: values{"for": "20m"}, "DRAClaimPartlyIdle": values{"enabled": false},
 		},
 	})
 	seen := map[string]rule{}
@@ -264,6 +224,9 @@ func TestChangedAlert(t *testing.T) {
 		for _, r := range g.Rules {
 			shipped[r.id()] = r
 		}
+	}
+	if _, is := seen["DRAClaimPartlyIdle"]; is || len(seen) != len(shipped)-1 {
+		t.Errorf("of %d rules, one of which is off, there are %d", len(shipped), len(seen))
 	}
 	want := shipped[idle]
 	want.Expr = "(\n  " + strings.ReplaceAll(want.Expr, "\n", "\n  ") +

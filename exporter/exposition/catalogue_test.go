@@ -153,7 +153,7 @@ func presents(t *testing.T, s *exposition.Snapshot) {
 		{present.Subject{Claim: "ns/claim-1"}, `fan power (front) +5 W`},
 		{present.Subject{Pod: "ns/pod-0"}, `fan power (front) +5 W`},
 	} {
-		d := must.Get(page.Detail(t.Context(), tt.of))(t)
+		d := page.Detail(tt.of)
 		want := strings.NewReplacer("(", `\(`, ")", `\)`).Replace(tt.want)
 		if text := strings.Join(d.Lines(), "\n") + "\n"; !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("%s is not said of %+v:\n%s", want, tt.of, text)
@@ -177,31 +177,4 @@ func TestNewQuantityReference(t *testing.T) {
 	} {
 		expect.That(t, strings.Contains(out.String(), want), "the reference lacks %s", want)
 	}
-}
-
-// Under a limit the families of pods go before those of claims, these before those of devices, and
-// a state stays with dra_device_up.
-func TestNewQuantityLimit(t *testing.T) {
-	unlimited, _ := newFanNode(0).tick(10)
-	all := unlimited.Series
-	last := map[string]int{} // by family: the lowest limit at which it is there
-	for limit := all; limit > 0; limit-- {
-		n := newFanNode(limit)
-		s, _ := n.tick(10)
-		must.That(t, s.Series <= limit, "%d series of at most %d", s.Series, limit)
-		text := n.scrape(t, s)
-		for _, family := range []string{
-			"dra_pod_fan_power_watts", "dra_claim_fan_power_watts", "dra_device_fan_power_watts",
-			"dra_device_fan_up", "dra_device_up",
-		} {
-			if strings.Contains(text, "\n"+family+"{") {
-				last[family] = limit
-			}
-		}
-	}
-	pod, claim := last["dra_pod_fan_power_watts"], last["dra_claim_fan_power_watts"]
-	device := last["dra_device_fan_power_watts"]
-	state, up := last["dra_device_fan_up"], last["dra_device_up"]
-	expect.That(t, all >= pod && pod > claim && claim > device && device > state && state == up && up > 0,
-		"the families go at %v, of %d series", last, all)
 }

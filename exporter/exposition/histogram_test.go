@@ -106,22 +106,6 @@ func TestClassicBounds(t *testing.T) {
 	}
 }
 
-// BenchmarkNativeHistogram is one with as many buckets as there can be.
-func BenchmarkNativeHistogram(b *testing.B) {
-	var h distribution.Histogram
-	for i := range distribution.MaxBuckets {
-		h.Observe(distribution.Bound(distribution.Schema, i), float64(1000*(1+i%7)))
-	}
-	f, l := powerFamily(), (*labels)(nil).with("namespace", "team", "resourceclaim_name", "c0")
-	var body []byte
-	b.ReportAllocs()
-	for b.Loop() {
-		body = protobufFormat{}.histogram(body[:0], f, l, &h, 1_000_000_001, false)
-	}
-	b.SetBytes(int64(len(body)))
-	b.ReportMetric(float64(len(body)), "B/histogram")
-}
-
 // A histogram of the registry has classic buckets only where they are chosen, else its sum and
 // count. In protobuf it is a native one.
 func TestOwnBuckets(t *testing.T) {

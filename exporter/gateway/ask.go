@@ -14,12 +14,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
-// Limits of a request for an exporter. The time in which a client does not read does not count for
-// the first two.
+// Limits of a request for an exporter.
 const (
-	askTimeout   = 4 * time.Second // without a byte of the answer
-	leastRate    = 64 << 10        // bytes of the answer a second, averaged over askTimeout
-	wholeTimeout = 30 * time.Second
+	askTimeout   = 4 * time.Second  // without a byte of the answer
+	wholeTimeout = 20 * time.Second // of all of it; that of the answer to the client is longer
 )
 
 var (
@@ -36,12 +34,14 @@ var (
 // isSilence reports whether an exporter did not answer in time.
 func isSilence(err error) bool { return errors.Is(err, errSilent) || errors.Is(err, errSlow) }
 
-// fetch sends a request to an exporter. The answer must begin in time and arrive at a least rate,
-// and all of it must have arrived at the deadline. end ends the request.
+// fetch sends a request to an exporter. The answer must begin in time, and all of it must have
+// arrived at the deadline. end ends the request.
 func (g *gateway) fetch(
 	ctx context.Context, address, path, query string, header http.Header,
 ) (answer *http.Response, end func(), err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
+	late := time.AfterFunc(askTimeout, func() { cancel(errSilent) })
+	defer late.Stop()
 	whole := time.AfterFunc(wholeTimeout, func() { cancel(errSlow) })
 	end = func() {
 		whole.Stop()
@@ -54,18 +54,13 @@ func (g *gateway) fetch(
 		return nil, nil, fmt.Errorf("ask an exporter: %w", err)
 	}
 	request.Header = header
-	request.Header.Set("User-Agent", "") // none is sent
-	left := askTimeout
-	err = within(&left, func() { cancel(errSilent) }, func() error {
-		answer, err = g.Transport.RoundTrip(request) //nolint:bodyclose // those who call fetch close it
-		return err
-	})
-	if err != nil {
+	request.Header.Set("User-Agent", "")                          // none is sent
+	if answer, err = g.Transport.RoundTrip(request); err != nil { //nolint:bodyclose // those who call fetch close it
 		err = because(ctx, err)
 		end()
 		return nil, nil, fmt.Errorf("ask an exporter: %w", err)
 	}
-	answer.Body = &paced{ReadCloser: answer.Body, ctx: ctx, cancel: cancel, left: left}
+	answer.Body = &body{answer.Body, ctx}
 	return answer, end, nil
 }
 
@@ -77,33 +72,17 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-// within calls do, takes its duration from left, and calls late if do takes longer.
-func within(left *time.Duration, late func(), do func() error) error {
-	begun := time.Now()
-	timer := time.AfterFunc(*left, late)
-	defer timer.Stop()
-	err := do()
-	*left -= time.Since(begun)
-	return err
-}
-
-// paced is a body that must arrive at a least rate.
-type paced struct {
+// body is a body whose errors are the reason for which its request was ended.
+type body struct {
 	io.ReadCloser
 
-	ctx    context.Context //nolint:containedctx // that of the request
-	cancel context.CancelCauseFunc
-	left   time.Duration // how long the next read may take
+	ctx context.Context //nolint:containedctx // that of the request
 }
 
 // Read implements [io.Reader].
-func (p *paced) Read(b []byte) (n int, err error) {
-	err = within(&p.left, func() { p.cancel(errSlow) }, func() (err error) {
-		n, err = p.ReadCloser.Read(b)
-		return err
-	})
-	p.left = min(askTimeout, p.left+time.Duration(n)*time.Second/leastRate)
-	return n, because(p.ctx, err)
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	return n, because(b.ctx, err)
 }
 
 // ask gets a document of a path and query from an exporter. With a tag, it returns errUnchanged if

@@ -185,52 +185,55 @@ func TestPlaces(t *testing.T) {
 	expect.That(t, len(p.taken) == 0 && p.all == 0, "%v are taken", p.taken)
 }
 
-// An answer must arrive at a least rate. The time in which nobody reads does not count.
-func TestPace(t *testing.T) {
+// An answer must begin in time, and all of it must have come in time.
+func TestSlowAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, of := range map[string]struct {
-			body io.Reader
-			rest time.Duration // of the client, after each read
-			want error
+		for _, of := range []struct {
+			header, body time.Duration // until the first byte of the answer, and until the next one
+			want         error
+			after        time.Duration
 		}{
-			"fast, for a slow client": {&dripping{n: 100, size: 32 << 10, pause: 100 * time.Millisecond}, time.Minute, nil},
-			"slow":                    {&dripping{n: 100, size: 32 << 10, pause: time.Second}, 0, errSlow},
-			"a byte a second":         {&dripping{n: 100, size: 1, pause: time.Second}, 0, errSlow},
-			"nothing":                 {&dripping{n: 2, size: 1, pause: time.Hour}, 0, errSlow},
+			{askTimeout - 1, 5 * time.Second, nil, askTimeout - 1 + 2*5*time.Second}, // and its end is read
+			{time.Hour, 0, errSilent, askTimeout},
+			{time.Second, time.Hour, errSlow, wholeTimeout},
 		} {
-			ctx, cancel := context.WithCancelCause(t.Context())
-			slow := of.body.(*dripping)
-			slow.done = ctx.Done()
-			body := &paced{ReadCloser: io.NopCloser(slow), ctx: ctx, cancel: cancel, left: askTimeout}
-			var err error
-			for begun := time.Now(); err == nil; time.Sleep(of.rest) {
-				if _, err = body.Read(make([]byte, 64<<10)); of.want != nil && time.Since(begun) > 3*askTimeout {
-					t.Errorf("%s: it is read for %v", name, time.Since(begun))
-				}
-			}
-			expect.That(t, errors.Is(err, io.EOF) == (of.want == nil) && (of.want == nil || errors.Is(err, of.want)),
-				"%s: %v, want %v", name, err, of.want)
-			cancel(nil)
+			g := &gateway{Config: Config{Transport: late(of.header, of.body)}}
+			begun := time.Now()
+			_, err := g.ask(t.Context(), "n", "/", "", func(r io.Reader) error {
+				_, err := io.ReadAll(r)
+				return err
+			})
+			took := time.Since(begun)
+			expect.That(t, errors.Is(err, of.want) && took == of.after, "%v after %v, want %v after %v", err, took, of.want, of.after)
 		}
 	})
 }
 
-// dripping is a body that arrives in pieces.
-type dripping struct {
-	done    <-chan struct{}
-	n, size int
-	pause   time.Duration
+// late returns a transport whose answer and body come late.
+func late(header, body time.Duration) transport {
+	wait := func(ctx context.Context, d time.Duration) error {
+		select {
+		case <-time.After(d):
+			return io.EOF
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return func(r *http.Request) (*http.Response, error) {
+		if err := wait(r.Context(), header); !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		read := reading(func([]byte) (int, error) { return 0, wait(r.Context(), body) })
+		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(read)}, nil
+	}
 }
 
+type transport func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements [http.RoundTripper].
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+
+type reading func([]byte) (int, error)
+
 // Read implements [io.Reader].
-func (d *dripping) Read(p []byte) (int, error) {
-	if d.n--; d.n < 0 {
-		return 0, io.EOF
-	}
-	select {
-	case <-time.After(d.pause):
-		return min(d.size, len(p)), nil
-	case <-d.done:
-		return 0, context.Canceled
-	}
-}
+func (r reading) Read(p []byte) (int, error) { return r(p) }

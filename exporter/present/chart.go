@@ -2,7 +2,6 @@ package present
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -244,9 +243,9 @@ func ofSeries(v float64, s *recorder.ChartSeries, spec *driver.Spec) string {
 }
 
 // recorded adds the charts of a device, or of a claim's or pod's parts of devices.
-func (v *Page) recorded(ctx context.Context, d *Detail, of Subject, incidents []*recorder.Incident) error {
+func (v *Page) recorded(d *Detail, of Subject, incidents []*recorder.Incident) {
 	if v.config.Recorder == nil {
-		return nil
+		return
 	}
 	namespace, name, _ := strings.Cut(cmp.Or(of.Claim, of.Pod), "/")
 	chosen := recorder.Selection{Device: of.Device, Namespace: namespace, Own: true, Last: overviewOf}
@@ -255,13 +254,9 @@ func (v *Page) recorded(ctx context.Context, d *Detail, of Subject, incidents []
 	} else {
 		chosen.Pod = name
 	}
-	history, err := v.config.Recorder.History(ctx, chosen)
-	if err != nil {
-		return fmt.Errorf("read the recording: %w", err)
-	}
+	history := v.config.Recorder.History(chosen)
 	d.Charts = charts(history.Chart, v.catalogue, nil)
 	if of.Device != "" && len(d.Charts) == 1 {
 		d.Overview = newOverview(history, d.Charts[0].Charts, incidents, of)
 	}
-	return nil
 }

@@ -2,7 +2,6 @@ package present
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -150,27 +149,23 @@ func (s Subject) Hit(i *recorder.Incident) bool {
 }
 
 // Detail returns the details of a subject.
-func (v *Page) Detail(ctx context.Context, of Subject) (d Detail, err error) {
+func (v *Page) Detail(of Subject) Detail {
 	n := v.known(of)
 	if of.Incident != "" && v.config.Recorder != nil {
-		one, err := v.config.Recorder.Incident(ctx, of.Incident)
-		if err != nil {
-			return d, fmt.Errorf("read the incident: %w", err)
-		}
-		n.incidents = []*recorder.Incident{one}
+		n.incidents = []*recorder.Incident{v.config.Recorder.Incident(of.Incident)}
 	}
 	if of.Own {
 		n.redact(of)
 	}
-	d = n.describe(of)
+	d := n.describe(of)
 	if of.Claim != "" && !of.Own {
 		d.Sections = append(d.Sections, v.receiptSections(of.Claim)...)
 	}
 	d.tidy()
 	if of.Incident == "" && !of.Own {
-		err = v.recorded(ctx, &d, of, n.incidents)
+		v.recorded(&d, of, n.incidents)
 	}
-	return d, err
+	return d
 }
 
 // known returns what the own node knows of a subject.
@@ -225,22 +220,15 @@ type known struct {
 }
 
 // redact removes what belongs to others than a claim or a pod: texts and other holders of
-// incidents, claims and pods of other namespaces, and all of its devices but their states and its
-// shares.
+// incidents, claims of other namespaces, and all of its devices but their states and its shares.
 func (n *known) redact(of Subject) {
 	namespace, name, _ := strings.Cut(cmp.Or(of.Claim, of.Pod), "/")
-	foreign := func(pod string) bool { return !strings.HasPrefix(pod, namespace+"/") }
 	for i := range n.Devices {
 		d := &n.Devices[i]
 		d.Shares = slices.DeleteFunc(d.Shares, func(s ShareReport) bool {
 			return s.Namespace != namespace || s.Claim != name && of.Claim != "" ||
 				of.Pod != "" && !slices.Contains(s.Pods, of.Pod)
 		})
-		for j := range d.Shares {
-			s := &d.Shares[j]
-			s.Pods = slices.DeleteFunc(s.Pods, foreign)
-			s.Holds = slices.DeleteFunc(s.Holds, func(h HoldReport) bool { return foreign(h.Pod) })
-		}
 		*d = DeviceReport{ID: d.ID, State: d.State, Attribution: d.Attribution, Shares: d.Shares}
 	}
 	n.Claims = slices.DeleteFunc(n.Claims, func(h HolderReport) bool { return h.Namespace != namespace })

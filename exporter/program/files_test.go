@@ -128,7 +128,7 @@ func tryBad(t *testing.T, dir, flag, value string) {
 		name = flag
 	case command == commandTop:
 		args = []string{command, "--once", "--all-nodes"}
-	case isAsking(command):
+	case command == commandWhy:
 		args = []string{command, "--all-nodes", "team/train"}
 	case command == commandGateway:
 		kubeconfig := filepath.Join(dir, "kubeconfig")

@@ -19,11 +19,6 @@ const (
 	commandGateway   = "gateway"
 )
 
-// isAsking reports whether a command sends requests to running exporters.
-func isAsking(command string) bool {
-	return slices.Contains([]string{commandTop, commandWhy, removedIncidents, removedClaim}, command)
-}
-
 // flagGroup is a group of flags that --help shows under one title, and the commands that use them.
 // serve uses all groups.
 type flagGroup struct {
@@ -92,27 +87,6 @@ func (o *options) group(app *kingpin.Application, title string, users ...string)
 	g := &flagGroup{app: app, title: title, users: users, durations: map[string]*time.Duration{}}
 	o.groups = append(o.groups, g)
 	return g
-}
-
-// checkUse returns an error if the gateway, or a command that asks exporters, gets a flag that it
-// does not use. check accepts the flags of serve, so that it can run with those of the DaemonSet.
-func (o *options) checkUse(command string, parsed *kingpin.ParseContext) error {
-	if !isAsking(command) && command != commandGateway {
-		return nil
-	}
-	for _, e := range parsed.Elements {
-		flag, ok := e.Clause.(*kingpin.FlagClause)
-		if !ok {
-			continue
-		}
-		name := flag.Model().Name
-		for _, g := range o.groups {
-			if slices.Contains(g.names, name) && !g.usedBy(command) {
-				return badFlag(name, fmt.Errorf("%s does not have this flag", command))
-			}
-		}
-	}
-	return nil
 }
 
 // usage is the template of --help.

@@ -109,7 +109,7 @@ func runGateway(ctx context.Context, o *options, log *slog.Logger) error {
 		Namespace: o.gate.namespace, Service: o.gate.service, Port: o.gate.port, MetricsPath: o.gate.metricsPath,
 		Grafana: strings.TrimSuffix(o.gate.grafana, "/"), Log: log, Now: time.Now,
 	})
-	server := web.NewServer(web.ServerConfig{Handler: handler, Log: newServerLog(log.Handler()), Users: o.webUsers()})
+	server := web.NewServer(web.ServerConfig{Handler: handler, Log: newServerLog(log.Handler())})
 	if *o.web.WebConfigFile == "" {
 		log.WarnContext(ctx, "tokens are sent without TLS, unless something else encrypts: see --web.config.file")
 	}

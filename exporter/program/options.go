@@ -19,7 +19,6 @@ import (
 	"github.com/prometheus/common/version"
 	"github.com/prometheus/exporter-toolkit/web"
 	webflag "github.com/prometheus/exporter-toolkit/web/kingpinflag"
-	"go.yaml.in/yaml/v2"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
@@ -377,28 +376,6 @@ func (o *options) checkWeb() error {
 		return badFile("web.config.file", file, err)
 	}
 	return nil
-}
-
-// webUsers returns a function that reads the users' password hashes from --web.config.file, as
-// exporter-toolkit does for each request; nil: there is no such file.
-func (o *options) webUsers() func() (map[string]string, error) {
-	file := *o.web.WebConfigFile
-	if file == "" {
-		return nil
-	}
-	return func() (map[string]string, error) {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		var config struct {
-			Users map[string]string `yaml:"basic_auth_users"`
-		}
-		if err := yaml.Unmarshal(text, &config); err != nil {
-			return nil, err
-		}
-		return config.Users, nil
-	}
 }
 
 // checkListenAddress checks the form of an address: [HOST]:PORT or vsock://:PORT.

@@ -178,13 +178,6 @@ func parse(args []string, sources []Source, stdout io.Writer) (o *options, comma
 	case err != nil:
 		return o, command, named(app, args, err)
 	}
-	parsed, err := app.ParseContext(args)
-	if err != nil {
-		return o, command, err
-	}
-	if err := o.checkUse(command, parsed); err != nil {
-		return o, command, err
-	}
 	if command == commandServe || command == commandCheck {
 		err = o.validate()
 	}

@@ -68,12 +68,8 @@ func TestBadUsage(t *testing.T) {
 		{"--completely.different", "--completely.different': --help lists the commands and their flags\n"},
 		{"--filter=x top", "--filter"},
 		{"check --filter=x", "--filter"},
-		{"top --sample.interval=3s", "--sample.interval: top does not have this flag"},
-		{"--sample.interval=3s top", "--sample.interval: top does not have this flag"},
-		{"top --log.level=debug", "--log.level: top does not have this flag"},
 		{"top --http.config.file=/does/not/exist", "--http.config.file"},
 		{"why", "name"},
-		{"claim a/b --sample.interval=3s", "--sample.interval: claim does not have this flag"},
 	} {
 		var stdout, stderr bytes.Buffer
 		status := Run(t.Context(), strings.Fields(test.args), []Source{broken, unbuilt}, &stdout, &stderr)

@@ -101,7 +101,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 	}
 	server := web.NewServer(web.ServerConfig{
 		Handler: pages, Log: newServerLog(log.Handler()),
-		Rejected: func(r driver.Rejection) { metrics.Reject(r) }, Users: o.webUsers(),
+		Rejected: func(r driver.Rejection) { metrics.Reject(r) },
 	})
 	log.InfoContext(
 		ctx, "starting dra-exporter", "version", version.Info(), "build", version.BuildContext(), "node", o.node, "kubelet",

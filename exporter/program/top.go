@@ -87,7 +87,7 @@ func (o *topOptions) addTable(c *kingpin.CmdClause) {
 	orders := texts(top.Orders())
 	c.Flag("sort", "Sort by: "+strings.Join(orders, ", ")+".").Default("state").EnumVar(&o.sort, orders...)
 	add := addTo(c)
-	add("once", "", &o.once, "Print the table once and exit.")
+	add("once", "", &o.once, "Print the table once and exit, as without a terminal.")
 	add("reverse", "", &o.reverse, "Reverse the order.")
 	add("filter", "=WORDS", &o.filter, "Show only rows with these words in any column.")
 	add("interval", "1s", &o.interval, "How often to refresh the table.")
@@ -102,8 +102,7 @@ func texts[S ~string](of []S) []string {
 	return out
 }
 
-// runTop shows a table until ctx ends, on the alternate screen of a terminal or as text. The
-// command why prints once.
+// runTop shows a table on the alternate screen of a terminal until ctx ends, or prints it once.
 func runTop(ctx context.Context, o *options, command string, w io.Writer) error {
 	collectOften()
 	t := &o.top
@@ -137,12 +136,10 @@ func runTop(ctx context.Context, o *options, command string, w io.Writer) error 
 		return top.Describe(ctx, c, subjects, w)
 	case c.Format == top.FormatJSON:
 		return top.Print(ctx, c, plainJSON{w})
-	case t.once:
-		return top.Print(ctx, c, w)
-	case isFile && term.IsTerminal(int(file.Fd())):
+	case !t.once && isFile && term.IsTerminal(int(file.Fd())):
 		return top.Show(ctx, c)
 	default:
-		return top.Repeat(ctx, c, w)
+		return top.Print(ctx, c, w)
 	}
 }
 

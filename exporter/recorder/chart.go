@@ -2,7 +2,6 @@ package recorder
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -107,8 +106,8 @@ type labelled struct {
 
 // chart returns a chart of the first lines of a cut that have values, at most so many. It decodes
 // one line after the other. Series with equal values, such as those of a claim and its only pod,
-// share them. chart fails if ctx ends.
-func chart(ctx context.Context, c cut, lines []line, most int, catalogue driver.Catalogue) (*Chart, error) {
+// share them.
+func chart(c cut, lines []line, most int, catalogue driver.Catalogue) *Chart {
 	out := &Chart{Times: make([]time.Time, 0, len(c.times)), Series: make([]ChartSeries, 0, min(most, len(lines)))}
 	for _, t := range c.times {
 		out.Times = append(out.Times, t.UTC().Truncate(time.Millisecond))
@@ -117,9 +116,6 @@ func chart(ctx context.Context, c cut, lines []line, most int, catalogue driver.
 	known := map[string]Values{} // by encoded data
 	labels := map[labelled]map[string]string{}
 	for i := range lines {
-		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("make a chart: %w", err)
-		}
 		l := &lines[i]
 		floats, some := d.decode(l, len(c.times))
 		if !some {
@@ -144,5 +140,5 @@ func chart(ctx context.Context, c cut, lines []line, most int, catalogue driver.
 			Labels: labels[of], Unit: spec.Unit, Rate: l.counter, Values: values,
 		})
 	}
-	return out, nil
+	return out
 }

@@ -1,7 +1,6 @@
 package recorder
 
 import (
-	"context"
 	"slices"
 	"time"
 
@@ -31,10 +30,7 @@ func (r *Recorder) drawNext(now time.Time) {
 // draw returns an incident with its chart so far.
 func (r *Recorder) draw(i *Incident, now time.Time) *Incident {
 	of := *i
-	of.drawn = now
-	if chart, err := r.ring.chartOf(context.Background(), i); err == nil { // it fails only when a context ends
-		of.Chart = chart
-	}
+	of.drawn, of.Chart = now, r.ring.chartOf(i)
 	return &of
 }
 
@@ -47,7 +43,7 @@ func (r *tape) isGrowing(i *Incident, now time.Time) bool {
 }
 
 // chartOf returns what the tape has of an incident.
-func (r *tape) chartOf(ctx context.Context, i *Incident) (*Chart, error) {
+func (r *tape) chartOf(i *Incident) *Chart {
 	devices := map[driver.ID]bool{i.Device: true}
 	for _, h := range i.Holders {
 		devices[h.ID] = true
@@ -56,10 +52,7 @@ func (r *tape) chartOf(ctx context.Context, i *Incident) (*Chart, error) {
 		devices[driver.ID{Driver: i.Device.Driver, Pool: i.Device.Pool, Device: i.parent}] = true
 	}
 	c := r.cut(i.Onset.Add(-evidence), i.Detected.Add(evidence), func(o *Owner) bool { return devices[o.Device] })
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	return chart(ctx, c, orderForIncident(c.lines(), i), maxEvidence, r.catalogue)
+	return chart(c, orderForIncident(c.lines(), i), maxEvidence, r.catalogue)
 }
 
 // orderForIncident moves the series of the device and of hit holders to the front.

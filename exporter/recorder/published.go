@@ -1,7 +1,6 @@
 package recorder
 
 import (
-	"context"
 	"slices"
 	"time"
 
@@ -43,20 +42,19 @@ func (r *Recorder) Incidents() []*Incident {
 }
 
 // Incident returns an incident with its recording so far, nil if there is none with this ID.
-func (r *Recorder) Incident(ctx context.Context, id string) (*Incident, error) {
+func (r *Recorder) Incident(id string) *Incident {
 	p := r.published.Load()
 	n := slices.IndexFunc(p.incidents, func(i *Incident) bool { return i.ID == id })
 	if n < 0 {
-		return nil, nil
+		return nil
 	}
 	i := p.incidents[n]
 	if !p.isGrowing(i, p.at) {
-		return i, nil
+		return i
 	}
 	now := *i
-	var err error
-	now.Chart, err = p.chartOf(ctx, i)
-	return &now, err
+	now.Chart = p.chartOf(i)
+	return &now
 }
 
 // Selection selects what matches all fields that are set.
@@ -84,8 +82,8 @@ const (
 )
 
 // History returns what the ring has of a selection. For a claim or pod, it is its parts of devices;
-// for a device, it includes the parts of all holders. History fails if ctx ends.
-func (r *Recorder) History(ctx context.Context, of Selection) (History, error) {
+// for a device, it includes the parts of all holders.
+func (r *Recorder) History(of Selection) History {
 	p := r.published.Load()
 	out := History{Holders: []Holder{}}
 	from := time.Time{}
@@ -103,17 +101,13 @@ func (r *Recorder) History(ctx context.Context, of Selection) (History, error) {
 	}
 	slices.SortFunc(out.Holders, func(a, b Holder) int { return a.compare(&b) })
 	c := p.cut(from, p.recorded, of.matches)
-	if err := ctx.Err(); err != nil {
-		return History{}, err
-	}
 	lines := c.lines()
 	lines = lines[min(of.After, len(lines)):]
 	if most := max(1, MaxValues/max(1, len(c.times))); len(lines) > most {
 		lines, out.Next = lines[:most], of.After+most
 	}
-	var err error
-	out.Chart, err = chart(ctx, c, lines, len(lines), p.catalogue)
-	return out, err
+	out.Chart = chart(c, lines, len(lines), p.catalogue)
+	return out
 }
 
 func (s *Selection) matchesDevice(id driver.ID) bool {

@@ -123,7 +123,7 @@ func TestRingIsSmall(t *testing.T) {
 	grown := float64(heap()-before) / (1 << 20)
 	t.Logf("the recorder takes %.1f MiB, %.2f bytes a value", grown, grown*(1<<20)/float64(600*(64*15+500*18)))
 	expect.That(t, grown <= 16, "the recorder takes %.1f MiB, want at most 16", grown)
-	h := must.Get(r.History(t.Context(), Selection{Device: "gpu-7"}))(t)
+	h := r.History(Selection{Device: "gpu-7"})
 	if n := len(h.Times); n < 600 {
 		t.Errorf("the ring has %d ticks, want at least 600", n)
 	}
@@ -167,7 +167,7 @@ func TestSameValuesAreKeptOnce(t *testing.T) {
 			values, _ := new(decoder).decode(&l, len(c.times))
 			byName[l.owner.Kind] = append(byName[l.owner.Kind], values[1:]) // of the first tick counters have no rate
 		}
-		shown := must.Get(chart(t.Context(), c, c.lines(), len(c.parts), r.ring.catalogue))(t)
+		shown := chart(c, c.lines(), len(c.parts), r.ring.catalogue)
 		all := shown.Series
 		claim, pod := all[0].Values, all[len(all)/2].Values
 		expect.That(t, all[0].Of == OfClaim && all[len(all)/2].Of == OfPod && &claim.data[0] == &pod.data[0],
@@ -191,8 +191,7 @@ func TestPublicationsDoNotChange(t *testing.T) {
 	p := r.published.Load()
 	read := func() []ChartSeries {
 		c := p.cut(time.Time{}, p.recorded, func(*Owner) bool { return true })
-		all := must.Get(chart(t.Context(), c, c.lines(), len(c.parts), p.catalogue))(t)
-		return all.Series
+		return chart(c, c.lines(), len(c.parts), p.catalogue).Series
 	}
 	before := read()
 	var reading sync.WaitGroup
@@ -200,7 +199,7 @@ func TestPublicationsDoNotChange(t *testing.T) {
 	for range 3 {
 		reading.Go(func() {
 			for ctx.Err() == nil {
-				_, _ = r.History(ctx, Selection{Device: "gpu-1"}) // fails when ctx ends
+				r.History(Selection{Device: "gpu-1"})
 				read()
 			}
 		})
@@ -236,7 +235,7 @@ func TestHistoryComesInParts(t *testing.T) {
 	of.Device = "gpu-0"
 	parts := 0
 	for again := true; again; parts++ {
-		h := must.Get(r.History(t.Context(), of))(t)
+		h := r.History(of)
 		if n := len(h.Series) * len(h.Times); n > MaxValues {
 			t.Errorf("a part has %d values, want at most %d", n, MaxValues)
 		}
@@ -256,10 +255,6 @@ func TestHistoryComesInParts(t *testing.T) {
 			t.Fatalf("%v has %d series, want %d", k, n, want)
 		}
 	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := r.History(ended, of)
-	expect.That(t, err != nil, "a request that has ended is answered")
 }
 
 // BenchmarkRecord measures the processor time of a tick of the recorder, and that of the verdicts

@@ -38,10 +38,7 @@ type Config struct {
 // Print prints the rows of one moment; as JSON, those of all views. If some exporters fail, it
 // prints the answers of the others and returns an error.
 func Print(ctx context.Context, c Config, w io.Writer) error {
-	return c.print(ctx, &fleet{}, w)
-}
-
-func (c *Config) print(ctx context.Context, f *fleet, w io.Writer) error {
+	f := &fleet{}
 	f.poll(ctx, c.Find)
 	all, failed := f.everything(), f.err(c.View)
 	if len(all.Devices) == 0 && failed != nil {
@@ -123,29 +120,4 @@ func describe(ctx context.Context, nodes []Node, of Subject) (lines []string, an
 		}
 	}
 	return lines, answered, err
-}
-
-// Repeat prints the rows repeatedly until ctx ends, for output without a terminal. Failures after
-// the first round are printed, and do not end it.
-func Repeat(ctx context.Context, c Config, w io.Writer) error {
-	var f fleet
-	if err := c.print(ctx, &f, w); err != nil {
-		return err
-	}
-	for ticker := time.NewTicker(c.Interval); ; {
-		select {
-		case <-ctx.Done():
-			ticker.Stop()
-			return nil
-		case <-ticker.C:
-		}
-		if _, err := fmt.Fprintln(w); err != nil {
-			return err
-		}
-		if err := c.print(ctx, &f, w); err != nil && ctx.Err() == nil {
-			if _, failed := fmt.Fprintln(w, c.Clean(err.Error())); failed != nil {
-				return failed
-			}
-		}
-	}
 }

@@ -33,9 +33,8 @@ const (
 )
 
 // maker writes a variant of the latest snapshot: a format of the metrics, the page, or a report. It
-// returns the position of each metric family. Its error may be a status. The context ends when no
-// request waits for the answer any more.
-type maker func(ctx context.Context, w io.Writer) ([]exposition.Part, error)
+// returns the position of each metric family. Its error may be a status.
+type maker func(w io.Writer) ([]exposition.Part, error)
 
 // status is the HTTP status of a complete answer that is not 200.
 type status int
@@ -143,23 +142,9 @@ func (a *answers) ensure(ctx context.Context, found *answer, name string, do mak
 		return err
 	}
 	defer func() { <-a.making }()
-	making, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer context.AfterFunc(ctx, func() {
-		if !a.isShared(found) {
-			cancel()
-		}
-	})()
-	a.make(making, found, name, do)
-	found.made = making.Err() == nil
-	return making.Err()
-}
-
-// isShared reports whether more than one request uses an answer.
-func (a *answers) isShared(found *answer) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return found.users > 1
+	a.make(context.WithoutCancel(ctx), found, name, do) // others may want it
+	found.made = true
+	return nil
 }
 
 // enter puts a value into a channel, unless ctx ends before.
@@ -270,11 +255,8 @@ func (a *answers) make(ctx context.Context, found *answer, name string, do maker
 	kind, _, _ := strings.Cut(name, "?")
 	body := bytes.NewBuffer(make([]byte, 0, a.sizes[kind]))
 	compressor.Reset(body)
-	all := &counted{w: compressor, ctx: ctx, giveWay: a.giveWay}
-	parts, err := do(ctx, all)
-	if ctx.Err() != nil {
-		return
-	}
+	all := &counted{w: compressor, giveWay: func() { a.giveWay(ctx) }}
+	parts, err := do(all)
 	_ = compressor.Close() // a buffer's Write does not fail
 	if s, ok := errors.AsType[status](err); ok {
 		found.status, err = int(s), nil
@@ -317,20 +299,16 @@ func (a *answers) keepCompressor(of *gzip.Writer) {
 	}
 }
 
-// counted counts the bytes written to w, and fails once ctx has ended.
+// counted counts the bytes written to w.
 type counted struct {
-	ctx     context.Context //nolint:containedctx // lives for one call
 	w       io.Writer
-	giveWay func(context.Context)
+	giveWay func()
 	n       int
 }
 
 // Write implements [io.Writer].
 func (c *counted) Write(p []byte) (int, error) {
-	if err := c.ctx.Err(); err != nil {
-		return 0, err //nolint:wrapcheck // it is the context's
-	}
-	c.giveWay(c.ctx)
+	c.giveWay()
 	n, err := c.w.Write(p)
 	c.n += n
 	return n, err //nolint:wrapcheck // it is w's

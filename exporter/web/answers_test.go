@@ -46,7 +46,7 @@ func newDesk() *desk {
 func (d *desk) get(w http.ResponseWriter, name, encoding string, names []string) {
 	r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
 	r.Header.Set("Accept-Encoding", encoding)
-	d.serve(w, r, name, names, func(_ context.Context, w io.Writer) ([]exposition.Part, error) {
+	d.serve(w, r, name, names, func(w io.Writer) ([]exposition.Part, error) {
 		d.made++
 		d.before()
 		_, _ = w.Write(d.body)
@@ -244,8 +244,8 @@ func TestAnswerThatFails(t *testing.T) {
 	}
 	for _, encoding := range []string{"", "gzip"} {
 		d.latest = &exposition.Snapshot{}
-		bad := func(context.Context, io.Writer) ([]exposition.Part, error) { return nil, errors.New("broken") }
-		good := func(_ context.Context, w io.Writer) ([]exposition.Part, error) {
+		bad := func(io.Writer) ([]exposition.Part, error) { return nil, errors.New("broken") }
+		good := func(w io.Writer) ([]exposition.Part, error) {
 			_, err := io.WriteString(w, "page")
 			return nil, err
 		}
@@ -266,61 +266,6 @@ func TestAcceptsGzip(t *testing.T) {
 	}
 }
 
-// If a request ends while its answer is made, the making ends unless another request wants the
-// answer. A later request has it made again.
-func TestMakingEndsWithItsRequest(t *testing.T) {
-	d := newDesk()
-	for _, shared := range []bool{false, true} {
-		name := fmt.Sprint("shared ", shared)
-		ctx, cancel := context.WithCancel(t.Context())
-		begun, finished, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-		var asking sync.WaitGroup
-		asking.Go(func() {
-			r := httptest.NewRequest(http.MethodGet, "/", http.NoBody).WithContext(ctx)
-			d.serve(httptest.NewRecorder(), r, name, nil, func(ctx context.Context, w io.Writer) ([]exposition.Part, error) {
-				close(begun)
-				if !shared {
-					<-ctx.Done()
-				} else {
-					<-finished
-				}
-				ended <- ctx.Err()
-				_, _ = w.Write(d.body)
-				return []exposition.Part{{End: len(d.body)}}, nil
-			})
-		})
-		<-begun
-		other := httptest.NewRecorder()
-		if shared {
-			asking.Go(func() { d.get(other, name, "", nil) })
-			for d.users(name) < 2 {
-				runtime.Gosched()
-			}
-		}
-		cancel()
-		close(finished)
-		if err := <-ended; (err == nil) != shared {
-			t.Errorf("shared %v: the making ended with %v", shared, err)
-		}
-		asking.Wait()
-		made := d.made
-		d.get(other, name, "", nil)
-		if want := map[bool]int{true: made, false: made + 1}[shared]; d.made != want || other.Code != http.StatusOK {
-			t.Errorf("shared %v: made %d times, want %d; status %d", shared, d.made, want, other.Code)
-		}
-	}
-}
-
-// users returns how many requests use the fresh answer of a name.
-func (a *answers) users(name string) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if found := a.fresh[name]; found != nil {
-		return found.users
-	}
-	return 0
-}
-
 // So many different answers wait to be made, and one more is refused. Those that wait in vain end
 // with their requests.
 func TestQueueOfDifferentAnswers(t *testing.T) {
@@ -333,7 +278,7 @@ func TestQueueOfDifferentAnswers(t *testing.T) {
 	for n := range maxMaking {
 		asking.Go(func() {
 			r := httptest.NewRequest(http.MethodGet, "/", http.NoBody).WithContext(ctx)
-			wait := func(context.Context, io.Writer) ([]exposition.Part, error) {
+			wait := func(io.Writer) ([]exposition.Part, error) {
 				<-hold
 				return nil, nil
 			}

@@ -44,10 +44,6 @@ type ServerConfig struct {
 	// (reason timeout), and for each connection that was closed because there were too many. It may be
 	// nil.
 	Rejected func(driver.Rejection)
-	// Users returns the hashes of the passwords that exporter-toolkit checks. The server refuses wrong
-	// passwords before exporter-toolkit sees them, in the same time for all users, known or not. Users
-	// is called for each check; nil: there are no users.
-	Users func() (map[string]string, error)
 }
 
 // NewServer returns a server whose use of memory is bounded whatever its clients do: connections,
@@ -80,13 +76,9 @@ func NewServer(c ServerConfig) *http.Server {
 		ConnContext: open.context,
 		ErrorLog:    slog.NewLogLogger(c.Log, slog.LevelWarn),
 	}
-	var users *verifier
-	if c.Users != nil {
-		users = newVerifier(c.Users)
-	}
 	// exporter-toolkit puts its handler, which checks passwords, before Handler before this call.
 	server.BaseContext = func(net.Listener) context.Context {
-		server.Handler = outermost(server.Handler, users, c.Rejected)
+		server.Handler = outermost(server.Handler, c.Rejected)
 		return context.Background()
 	}
 	return server
@@ -94,9 +86,9 @@ func NewServer(c ServerConfig) *http.Server {
 
 // outermost applies the bounds before a handler, once for each request: exporter-toolkit calls
 // BaseContext, and so outermost, again for each further address.
-func outermost(next http.Handler, users *verifier, rejected func(driver.Rejection)) http.Handler {
+func outermost(next http.Handler, rejected func(driver.Rejection)) http.Handler {
 	type within struct{}
-	all := secured(bounded(passwords(next, users, rejected), rejected))
+	all := secured(bounded(passwords(next, rejected), rejected))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Context().Value(within{}) != nil {
 			next.ServeHTTP(w, r)

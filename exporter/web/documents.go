@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -32,7 +31,7 @@ type document struct {
 type (
 	parser func(url.Values) (key any, write writer, err error)
 	// writer writes a document of a snapshot. Its error may be a status.
-	writer func(ctx context.Context, w io.Writer, s *exposition.Snapshot) error
+	writer func(w io.Writer, s *exposition.Snapshot) error
 )
 
 // errNoRecorder is the error for a document of the flight recorder if there is none.
@@ -57,8 +56,8 @@ func (c Config) serve(d document) http.HandlerFunc {
 		}
 		w.Header().Set("Content-Type", d.contentType)
 		name := fmt.Sprintf("%s %s?%+v", d.contentType, r.URL.Path, key)
-		d.among.serve(w, r, name, nil, func(ctx context.Context, to io.Writer) ([]exposition.Part, error) {
-			if err := write(ctx, to, s); err != nil {
+		d.among.serve(w, r, name, nil, func(to io.Writer) ([]exposition.Part, error) {
+			if err := write(to, s); err != nil {
 				return nil, fmt.Errorf("write %s: %w", r.URL.Path, err)
 			}
 			return nil, nil

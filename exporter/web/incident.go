@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"fmt"
 	"net/url"
 	"slices"
@@ -50,17 +49,14 @@ func (c Config) incidents(query url.Values) (any, finder, error) {
 		}
 		of.since = since
 	}
-	return of, func(ctx context.Context) (report, error) {
+	return of, func() report {
 		out := present.IncidentsReport{Node: c.Node, Incidents: []*recorder.Incident{}}
 		if of.id == "" {
 			out.Incidents, out.Next = of.choose(c.Recorder.Incidents())
-			return out, nil
-		}
-		one, err := c.Recorder.Incident(ctx, of.id)
-		if one != nil {
+		} else if one := c.Recorder.Incident(of.id); one != nil {
 			out.Incidents = append(out.Incidents, one)
 		}
-		return out, err
+		return out
 	}, nil
 }
 

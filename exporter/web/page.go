@@ -2,7 +2,6 @@ package web
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"embed"
 	"encoding/json"
@@ -104,7 +103,7 @@ func NewPage(metricsPath string, of *present.Page) Page {
 func (p Page) Ready() bool { return p.Time != "" }
 
 // writePage writes the page of a snapshot; nil: there is none yet.
-func (p *pages) writePage(_ context.Context, to io.Writer, s *exposition.Snapshot) error {
+func (p *pages) writePage(to io.Writer, s *exposition.Snapshot) error {
 	of := &present.Page{Node: p.Node, Version: p.Version}
 	if s != nil {
 		of = p.viewOf(s)
@@ -112,7 +111,7 @@ func (p *pages) writePage(_ context.Context, to io.Writer, s *exposition.Snapsho
 	return p.templates.ExecuteTemplate(to, "page.html", NewPage(p.MetricsPath, of))
 }
 
-func (p *pages) writeRows(_ context.Context, to io.Writer, s *exposition.Snapshot) error {
+func (p *pages) writeRows(to io.Writer, s *exposition.Snapshot) error {
 	return json.NewEncoder(to).Encode(p.viewOf(s))
 }
 
@@ -122,13 +121,7 @@ func (p *pages) writeRows(_ context.Context, to io.Writer, s *exposition.Snapsho
 func (p *pages) detail(layOut func(to io.Writer, d present.Detail) error) parser {
 	return func(query url.Values) (any, writer, error) {
 		of := subjectOf(query)
-		return of, func(ctx context.Context, to io.Writer, s *exposition.Snapshot) error {
-			d, err := p.viewOf(s).Detail(ctx, of)
-			if err != nil {
-				return err
-			}
-			return layOut(to, d)
-		}, nil
+		return of, func(to io.Writer, s *exposition.Snapshot) error { return layOut(to, p.viewOf(s).Detail(of)) }, nil
 	}
 }
 

@@ -35,13 +35,13 @@ type password [sha256.Size]byte
 type passedKey struct{}
 
 // passwords bounds the requests that wait for the check of a password. Passwords that have been
-// right are not limited. v refuses wrong passwords, unless it is nil or no user is configured. next
-// must check the password, and call a handler of [checked] if it is right.
-func passwords(next http.Handler, v *verifier, rejected func(driver.Rejection)) http.Handler {
+// right are not limited. next must check the password, and call a handler of [checked] if it is
+// right.
+func passwords(next http.Handler, rejected func(driver.Rejection)) http.Handler {
 	c := checks{count: map[client.ID]int{}, right: map[password]bool{}}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := r.Header.Get("Authorization")
-		if scheme, _, _ := strings.Cut(header, " "); !strings.EqualFold(scheme, "Basic") || v != nil && !v.hasUsers() {
+		if scheme, _, _ := strings.Cut(header, " "); !strings.EqualFold(scheme, "Basic") {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -57,9 +57,6 @@ func passwords(next http.Handler, v *verifier, rejected func(driver.Rejection)) 
 		}
 		end := sync.OnceFunc(func() { c.end(by) })
 		defer end()
-		if v != nil && !v.admit(w, r) {
-			return
-		}
 		next.ServeHTTP(w, passedBy(r, func() {
 			c.remember(secret)
 			end()

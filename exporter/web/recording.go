@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/url"
@@ -19,7 +18,7 @@ import (
 type report interface{ Write(w io.Writer) error }
 
 // finder returns a report of the flight recorder.
-type finder func(ctx context.Context) (report, error)
+type finder func() report
 
 // recorded returns the parser of a path of the flight recorder.
 func (c Config) recorded(parse func(url.Values) (key any, find finder, err error)) parser {
@@ -28,13 +27,7 @@ func (c Config) recorded(parse func(url.Values) (key any, find finder, err error
 			return nil, nil, errNoRecorder
 		}
 		key, find, err := parse(query)
-		return key, func(ctx context.Context, to io.Writer, _ *exposition.Snapshot) error {
-			found, err := find(ctx)
-			if err != nil {
-				return err
-			}
-			return found.Write(to)
-		}, err
+		return key, func(to io.Writer, _ *exposition.Snapshot) error { return find().Write(to) }, err
 	}
 }
 
@@ -68,10 +61,7 @@ func (c Config) history(query url.Values) (any, finder, error) {
 		}
 		of.After = int(after)
 	}
-	return of, func(ctx context.Context) (report, error) {
-		found, err := c.Recorder.History(ctx, of)
-		return present.HistoryReport{Node: c.Node, History: found}, err
-	}, nil
+	return of, func() report { return present.HistoryReport{Node: c.Node, History: c.Recorder.History(of)} }, nil
 }
 
 type constError string
@@ -110,7 +100,7 @@ func newest[T any](all []T, before string, most int, cost func(T) (id string, n 
 // ?before is the ID of a receipt: only older ones are returned.
 func (c Config) receipts(query url.Values) (any, finder, error) {
 	claim, before := query.Get("claim"), query.Get("before")
-	return []string{claim, before}, func(context.Context) (report, error) {
+	return []string{claim, before}, func() report {
 		all := c.Recorder.Receipts()
 		if claim != "" {
 			all = slices.DeleteFunc(all, func(r *recorder.Receipt) bool {
@@ -118,6 +108,6 @@ func (c Config) receipts(query url.Values) (any, finder, error) {
 			})
 		}
 		some, next := newest(all, before, recorder.MaxValues, receiptCost)
-		return present.ReceiptsReport{Node: c.Node, Receipts: some, Next: next}, nil
+		return present.ReceiptsReport{Node: c.Node, Receipts: some, Next: next}
 	}, nil
 }

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -55,13 +54,13 @@ func (c Config) routes() []route {
 	turns := make(chan struct{}, 1)
 	documents := newAnswers(&c, 2, turns, turns)
 	recordings := newAnswers(&c, 4, turns, turns) // many different ones, because of queries
-	snapshot := func(_ context.Context, w io.Writer, s *exposition.Snapshot) error {
+	snapshot := func(w io.Writer, s *exposition.Snapshot) error {
 		return present.WriteReport(w, s, c.about())
 	}
-	summary := func(_ context.Context, w io.Writer, s *exposition.Snapshot) error {
+	summary := func(w io.Writer, s *exposition.Snapshot) error {
 		return json.NewEncoder(w).Encode(present.NewSummary(s, c.about()))
 	}
-	fit := func(_ context.Context, w io.Writer, s *exposition.Snapshot) error {
+	fit := func(w io.Writer, s *exposition.Snapshot) error {
 		return json.NewEncoder(w).Encode(present.NewFitReport(s, c.Node))
 	}
 	of := func(kind Kind, path, query string, handler http.Handler) route {

@@ -139,7 +139,7 @@ func serveMetrics(metrics *exposition.Renderer, scrapes *answers) http.Handler {
 		w.Header().Set("Content-Type", string(format))
 		w.Header().Set("Vary", "Accept")
 		mediaType, _, _ := strings.Cut(string(format), ";")
-		write := func(_ context.Context, to io.Writer) ([]exposition.Part, error) { return metrics.Write(to, format) }
+		write := func(to io.Writer) ([]exposition.Part, error) { return metrics.Write(to, format) }
 		scrapes.serve(w, r, mediaType, r.URL.Query()["name[]"], write)
 	})
 }

@@ -57,40 +57,41 @@ func (e *Evidence) answer(a *Answer) {
 		}
 	}
 	e.failing = time.Time{}
-	if e.kubelet.ready.IsZero() && e.listsPodOfServer(a) {
-		e.kubelet.ready = driver.Later(a.Asked, a.Arrived)
-	}
 	e.takeCgroups(a.Cgroups, a.Asked)
 	maps.DeleteFunc(e.ended, func(_ podresources.Pod, of endedUID) bool { return a.Asked.Sub(of.at) > keepDeleted })
 	next := e.listPodsOf(a)
 	for name, before := range e.listed {
-		if _, has := a.Pods[name]; has {
-			e.replacePod(before.uid, next[name].uid, a.Asked)
-			continue
-		}
-		if l := e.unlistPod(name, before, a); l != nil {
-			next[name] = l
+		if _, has := a.Pods[name]; !has && e.unlistPod(name, before, a) {
+			next[name] = before
 		}
 	}
 	e.endUnlisted(next, a)
-	e.listed, e.given, e.asked = next, a.Allocations, a.Asked
-	e.setRows()
+	e.listed, e.asked = next, a.Asked
+	e.takeRows(a.Allocations)
 }
 
-// listPodsOf returns the pods that an answer lists.
+// listPodsOf returns the pods that an answer lists. It notes whether one is a pod from the API
+// server: one with a claim, which a static pod can't have, or one whose UID is not the hash of a
+// manifest.
 func (e *Evidence) listPodsOf(a *Answer) map[podresources.Pod]*listedPod {
 	next := make(map[podresources.Pod]*listedPod, len(a.Pods))
+	ofServer := false
 	for name := range a.Pods {
 		l := &listedPod{uid: e.uidAnswered(a, name), kubelet: a.Kubelet}
 		next[name] = l
+		ofServer = ofServer || l.uid != "" && !e.isStatic(l.uid)
 		e.listPod(l, a.Asked)
 	}
 	for i := range a.Allocations {
+		ofServer = ofServer || !a.Allocations[i].ByPlugin()
 		for j := range a.Allocations[i].Holders {
 			if l := next[a.Allocations[i].Holders[j].Pod]; l != nil {
 				l.devices = true
 			}
 		}
+	}
+	if ofServer && e.kubelet.ready.IsZero() {
+		e.kubelet.ready = driver.Later(a.Asked, a.Arrived)
 	}
 	return next
 }

@@ -34,25 +34,11 @@ type Asker struct {
 	Server  Server // nil: the API server is not asked
 	Now     func() time.Time
 
-	parsed   parsed
+	parsed   *v1.ListPodResourcesResponse // the last answer, and what it has:
+	listed   []podresources.Allocation
+	rejected driver.Rejections
+	pods     map[podresources.Pod]struct{}
 	answered bool // Observe has waited for the API server before
-}
-
-// parsed has the contents of an answer.
-type parsed struct {
-	answer      *v1.ListPodResourcesResponse
-	allocations []podresources.Allocation
-	rejected    driver.Rejections
-	pods        map[podresources.Pod]struct{}
-}
-
-// parse parses an answer, unless it is the same as the previous one.
-func (p *parsed) parse(answer *v1.ListPodResourcesResponse, bounds podresources.Bounds) {
-	if p.answer == answer && answer != nil {
-		return
-	}
-	p.answer, p.pods = answer, podresources.ListedPods(answer)
-	p.allocations, p.rejected = bounds.Parse(answer)
 }
 
 // errDoubtful is the error for an answer that is not believed as a whole.
@@ -101,12 +87,12 @@ func (k *Asker) ask(ctx context.Context) (podresources.Observation, error) {
 	if k.Lister.Instance() != instance { // either process may have answered
 		instance = ""
 	}
-	k.parsed.parse(answer, k.Bounds)
-	out.Listed, out.Rejected = k.parsed.allocations, k.parsed.rejected
-	a := Answer{
-		Asked: asked, Arrived: now, Kubelet: instance, Pods: k.parsed.pods, Allocations: k.parsed.allocations,
+	if k.parsed != answer || answer == nil {
+		k.parsed, k.pods = answer, podresources.ListedPods(answer)
+		k.listed, k.rejected = k.Bounds.Parse(answer)
 	}
-	a.UIDs = k.uids(a.Pods, now)
+	out.Listed, out.Rejected = k.listed, k.rejected
+	a := Answer{Asked: asked, Arrived: now, Kubelet: instance, Pods: k.pods, Allocations: k.listed, UIDs: k.uids(now)}
 	a.Cgroups = k.cgroups(k.Book.unsure(&a, true))
 	if !k.Book.Answered(&a) {
 		return out, errDoubtful
@@ -115,12 +101,12 @@ func (k *Asker) ask(ctx context.Context) (podresources.Observation, error) {
 }
 
 // uids returns the UIDs, from files of the node, of listed pods without a known object.
-func (k *Asker) uids(listed map[podresources.Pod]struct{}, now time.Time) map[podresources.Pod]string {
+func (k *Asker) uids(now time.Time) map[podresources.Pod]string {
 	if k.UID == nil {
 		return nil
 	}
 	out := map[podresources.Pod]string{}
-	for _, pod := range k.Book.unidentified(listed) {
+	for _, pod := range k.Book.unidentified(k.pods) {
 		if uid := k.UID(pod, now); uid != "" {
 			out[pod] = uid
 		}

@@ -1,6 +1,7 @@
 package holders
 
 import (
+	"reflect"
 	"sync"
 	"time"
 
@@ -13,29 +14,27 @@ import (
 type Book struct {
 	hint func()
 
-	mu              sync.Mutex
-	evidence        Evidence
-	version         int // counts the changes of evidence
-	holdings        Holdings
-	holdingsVersion int       // the version of holdings
-	nextChange      time.Time // when holdings may change without new evidence; zero: never
+	mu         sync.Mutex
+	evidence   Evidence
+	holdings   Holdings
+	decided    bool      // holdings are those of evidence
+	nextChange time.Time // when holdings may change without new evidence; zero: never
 
-	last            Answer    // last processed answer
-	podsSeen        time.Time // time of the last evidence of pods: an answer requested before may have other pods
-	answeredVersion int       // the version after the last answer
+	last     Answer    // last processed answer
+	podsSeen time.Time // time of the last evidence of pods: an answer requested before may have other pods
 
 	changed    time.Time // when a pod last changed, or the watch was opened or closed
 	appeared   time.Time // when a pod, its cgroup or a CDI spec last appeared, or a pod last started
 	knownUntil time.Time // until when the holders are known
 	believed   bool      // the last answer was believed as a whole
-	settled    bool      // an equal answer would change nothing
+	settled    bool      // an answer that equals the last one would change nothing
 }
 
 // NewBook returns an empty book. hint is called when holders may have changed, so that the caller
 // can observe soon. grace is how long a pod is kept that a restarted kubelet does not list, unless
 // its cgroup proves that it has ended.
 func NewBook(grace time.Duration, hint func()) *Book {
-	return &Book{hint: hint, version: 1, evidence: Evidence{
+	return &Book{hint: hint, evidence: Evidence{
 		grace: grace, pods: map[string]*pod{}, named: map[podresources.Pod][]string{},
 		claims: map[podresources.Claim]podresources.ClaimFacts{}, ended: map[podresources.Pod]endedUID{},
 	}}
@@ -46,11 +45,8 @@ func (b *Book) update(change func(e *Evidence) (held bool)) {
 	b.mu.Lock()
 	b.evidence.changed = false
 	held := change(&b.evidence)
-	if b.evidence.identified {
-		b.evidence.setRows()
-	}
 	if b.evidence.changed {
-		b.version++
+		b.decided, b.settled = false, false
 	}
 	b.mu.Unlock()
 	if held && b.hint != nil {
@@ -58,58 +54,38 @@ func (b *Book) update(change func(e *Evidence) (held bool)) {
 	}
 }
 
-// PodsListed processes a complete list of the pods that are bound to the node, from the kubelet
-// (local) or from the API server.
-func (b *Book) PodsListed(pods []podresources.PodFacts, local bool, asked time.Time) {
-	b.update(func(e *Evidence) bool {
-		e.listPods(pods, local, asked)
-		b.podsSeen = driver.Later(b.podsSeen, asked)
-		return true
-	})
-}
-
 // PodChanged processes a new or changed pod. at is when its event arrived.
-func (b *Book) PodChanged(pod podresources.PodFacts, at time.Time) {
+func (b *Book) PodChanged(facts podresources.PodFacts, at time.Time) {
 	b.update(func(e *Evidence) bool {
-		before := e.pods[pod.UID]
-		e.setPod(pod, at)
+		var was pod
+		p := e.pods[facts.UID]
+		known := p != nil
+		if known {
+			was = *p
+		}
+		e.setPod(facts, at)
 		b.changed, b.podsSeen = at, driver.Later(b.podsSeen, at)
-		after := e.pods[pod.UID]
-		if before == nil || pod.Started && !before.Started {
+		if !known || facts.Started && !was.Started {
 			b.appeared = at
 		}
-		return after != nil && (before == nil || before.state != after.state || before.Running != after.Running)
-	})
-}
-
-// PodDeleted processes the deletion of a pod. Its UID never holds a device again, unless a list
-// that is requested later has it.
-func (b *Book) PodDeleted(uid string, at time.Time) {
-	b.update(func(e *Evidence) bool {
-		e.deletePod(uid, at)
-		b.changed, b.podsSeen = at, driver.Later(b.podsSeen, at)
-		return true
+		p = e.pods[facts.UID]
+		return p != nil && (!known || was.state != p.state || was.Running != p.Running)
 	})
 }
 
 // PodRead processes an object of a pod that was requested from the API server by name. It has the
 // names of claims that the kubelet's own status omits.
-func (b *Book) PodRead(pod podresources.PodFacts, _ time.Time) {
+func (b *Book) PodRead(facts podresources.PodFacts, _ time.Time) {
 	b.update(func(e *Evidence) bool {
-		known := e.pods[pod.UID]
-		if known == nil {
+		p := e.pods[facts.UID]
+		if p == nil {
 			return false
 		}
-		after := *known
-		after.learnNames(&pod)
-		e.put(&after)
+		was := *p
+		p.learnNames(&facts)
+		e.changed = e.changed || !reflect.DeepEqual(&was, p)
 		return true
 	})
-}
-
-// NominatedListed processes a complete list of the pods that wait to be bound to the node.
-func (b *Book) NominatedListed(pods []podresources.PodFacts, asked time.Time) {
-	b.update(func(e *Evidence) bool { e.listNominated(pods, asked); return true })
 }
 
 // NominatedChanged processes a new or changed pod that waits to be bound.
@@ -124,33 +100,6 @@ func (b *Book) NominatedChanged(pod podresources.PodFacts, at time.Time) {
 // NominatedGone processes the end of a pod's nomination.
 func (b *Book) NominatedGone(uid string, at time.Time) {
 	b.update(func(e *Evidence) bool { e.leaveNominated(uid, at); return false })
-}
-
-// ClaimRead processes the object of a claim.
-func (b *Book) ClaimRead(claim podresources.Claim, facts podresources.ClaimFacts) {
-	b.update(func(e *Evidence) bool { return e.readClaim(claim, &facts) })
-}
-
-// ClaimDeleted processes that a claim did not exist when it was requested.
-func (b *Book) ClaimDeleted(claim podresources.Claim, asked time.Time) {
-	b.update(func(e *Evidence) bool { return e.deleteClaim(claim, asked) })
-}
-
-// ClaimForgotten drops what is known about a claim that is not read any more.
-func (b *Book) ClaimForgotten(claim podresources.Claim) {
-	b.update(func(e *Evidence) bool {
-		if _, known := e.claims[claim]; known {
-			delete(e.claims, claim)
-			e.allClaims, e.changed = nil, true
-		}
-		return false
-	})
-}
-
-// ClaimsListed processes the claims of the inventory file, which was read at the given time. The
-// map must not be changed. A call with the same map and time does nothing.
-func (b *Book) ClaimsListed(claims map[podresources.Claim]podresources.ClaimFacts, read time.Time) {
-	b.update(func(e *Evidence) bool { return e.listClaims(claims, read) })
 }
 
 // Changed processes that a pod's cgroup or a CDI spec appeared or disappeared.
@@ -207,22 +156,25 @@ func (b *Book) Answered(answer *Answer) (believed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.knownUntil = driver.Later(b.knownUntil, answer.Asked)
-	if b.answeredVersion == b.version && b.settled && b.last.Asked.After(b.podsSeen) && answer.repeats(&b.last) {
+	if b.settled && b.last.Asked.After(b.podsSeen) && answer.repeats(&b.last) {
 		b.evidence.asked = answer.Asked
 		return true
 	}
 	b.evidence.answer(answer)
-	b.version++
 	doubts, settled := b.evidence.doubts()
-	b.believed, b.settled = !doubts, settled
-	b.last, b.answeredVersion = *answer, b.version
+	b.last, b.believed, b.settled, b.decided = *answer, !doubts, settled, false
 	return b.believed
 }
 
-// NotAnswered processes that the kubelet did not answer, with the states of the pods' cgroups.
+// NotAnswered processes that the kubelet did not answer, with the states of the pods' cgroups. Pods
+// whose cgroups are gone hold nothing any more.
 func (b *Book) NotAnswered(cgroups map[string]podresources.CgroupState, at time.Time) {
 	b.update(func(e *Evidence) bool {
-		if e.noAnswer(cgroups, at) {
+		if e.failing.IsZero() {
+			e.failing, e.changed = at, true
+		}
+		before := len(e.listed)
+		if e.takeCgroups(cgroups, at); len(e.listed) != before {
 			b.knownUntil = driver.Later(b.knownUntil, at)
 		}
 		b.believed, b.settled = false, false
@@ -269,9 +221,9 @@ func (b *Book) Claims() map[podresources.Claim]podresources.ClaimFacts {
 func (b *Book) Holds(now, before time.Time) (Holdings, Signs) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.holdingsVersion != b.version || !b.nextChange.IsZero() && !now.Before(b.nextChange) {
+	if !b.decided || !b.nextChange.IsZero() && !now.Before(b.nextChange) {
 		b.evidence.dropNominated(now)
-		b.holdings, b.holdingsVersion = Holds(&b.evidence, now), b.version
+		b.holdings, b.decided = Holds(&b.evidence, now), true
 		b.nextChange = b.evidence.nextChange(now)
 	}
 	return b.holdings, Signs{

@@ -242,17 +242,17 @@ func TestBookIsBounded(t *testing.T) {
 	b := NewBook(grace, nil)
 	for i := range maxPods + 10 {
 		uid := fmt.Sprint("uid-", i)
-		b.evidence.pods[uid] = (&pod{PodFacts: PodFacts{UID: uid}}).apply(deleted, at(i))
+		b.evidence.pods[uid] = &pod{PodFacts: PodFacts{UID: uid}, state: Deleted, since: at(i)}
 	}
 	b.PodDeleted("newest", at(maxPods+10))
 	expect.Is(t, len(b.evidence.pods), maxPods, "pods that were deleted are remembered")
 	expect.That(t, b.evidence.pods["uid-10"] == nil && b.evidence.pods["uid-11"] != nil, "not the oldest are forgotten")
 	b.PodDeleted("last", at(3*maxPods).Add(2*keepDeleted))
 	expect.Is(t, len(b.evidence.pods), 1, "pods that were deleted are remembered after a while")
-	for i := range maxNominated + 10 {
+	for i := range 2*maxPods + 10 {
 		b.NominatedChanged(PodFacts{Pod: podNamed(fmt.Sprint(i)), UID: fmt.Sprint("n-", i), Nominated: true}, at(i))
 	}
-	expect.Is(t, b.NumPods(), maxNominated, "nominated pods")
+	expect.Is(t, len(b.evidence.pods), 2*maxPods, "pods")
 }
 
 // The cost of a tick with 64 devices and 500 pods: an answer, and the decision who holds what.

@@ -2,7 +2,6 @@ package holders
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,33 +13,31 @@ import (
 // Dates records when each pod began to hold each device. The zero value is ready to use. It is not
 // safe for concurrent use.
 type Dates struct {
-	holds   map[holdKey]*dated
+	holds   map[holdKey][]*dated      // those that have not ended; for pods of one name there may be several
 	ended   []podresources.Allocation // oldest first
 	calls   int
 	lastID  podresources.HoldID
 	given   []podresources.Allocation // the argument of the last call
 	view    podresources.View         // its result
-	waiting bool                      // the view withholds an allocation
 	resumed bool                      // no answer since Resume
 }
 
-// holdKey identifies a pod's hold of a share of a device through a claim or, if the claim is empty,
-// through a device plugin.
+// holdKey identifies the hold of a share of a device, by a pod of a name, through a claim or, if
+// the claim is empty, through a device plugin.
 type holdKey struct {
 	device driver.ID
 	claim  podresources.Claim
 	share  string
 	pod    podresources.Pod
-	uid    string // empty: unknown
 }
 
-func (k holdKey) compare(other holdKey) int {
-	return cmp.Or(k.device.Compare(other.device), k.claim.Compare(other.claim), strings.Compare(k.share, other.share),
-		k.pod.Compare(other.pod), strings.Compare(k.uid, other.uid))
+func keyOf(a *podresources.Allocation, holder *podresources.Holder) holdKey {
+	return holdKey{a.Device, a.Claim, a.ShareID, holder.Pod}
 }
 
 // dated is a hold that has not ended.
 type dated struct {
+	uid      string // of the pod; empty: unknown
 	hold     *podresources.Hold
 	began    time.Time // time of the first call that had it
 	shown    bool      // it was in a view
@@ -63,11 +60,12 @@ type dated struct {
 // otherwise it is forgotten. Until that answer, Date returns no holders. A hold with admin access
 // keeps it until the claim has been read. Each hold is an allocation with one holder.
 func (d *Dates) Resume(holds []podresources.Allocation, until time.Time) {
-	d.holds = map[holdKey]*dated{}
+	d.holds = map[holdKey][]*dated{}
 	for i := range holds {
 		a, holder := &holds[i], &holds[i].Holders[0]
-		key := holdKey{a.Device, a.Claim, a.ShareID, holder.Pod, holder.UID}
-		d.holds[key] = &dated{hold: holder.Hold, began: until, shown: true, resumed: a}
+		h := &dated{uid: holder.UID, hold: holder.Hold, began: until, shown: true, resumed: a}
+		key := keyOf(a, holder)
+		d.holds[key] = append(d.holds[key], h)
 		d.lastID = max(d.lastID, holder.Hold.ID)
 	}
 	d.resumed, d.view.At = true, until
@@ -101,10 +99,7 @@ func (d *Dates) Date(allocations []podresources.Allocation, signs Signs, now tim
 
 // date makes the view.
 func (d *Dates) date(allocations []podresources.Allocation, signs Signs, now time.Time) {
-	when := changeTimes{
-		after: d.view.At, until: driver.Later(d.view.At, signs.At), now: now,
-		changes: signs.Changes, watched: signs.Watched,
-	}
+	when := changeTimes{Signs: signs, after: d.view.At, until: driver.Later(d.view.At, signs.At), now: now}
 	if d.resumed && !signs.At.After(d.view.At) {
 		return
 	}
@@ -114,17 +109,17 @@ func (d *Dates) date(allocations []podresources.Allocation, signs Signs, now tim
 		return
 	}
 	if d.holds == nil {
-		d.holds = map[holdKey]*dated{}
+		d.holds = map[holdKey][]*dated{}
 	}
+	when.index()
 	d.calls++
-	d.waiting = false
 	all := slices.Clone(allocations)
 	view := podresources.View{At: when.until, Allocations: make([]podresources.Allocation, 0, len(all))}
 	for i := range all {
 		if shown, from := d.dateHolders(&all[i], &when, now); shown {
 			view.Allocations = append(view.Allocations, all[i])
 		} else {
-			d.withhold(&view, all[i].Device, from)
+			withhold(&view, all[i].Device, from)
 		}
 	}
 	d.end(&when, now)
@@ -134,13 +129,13 @@ func (d *Dates) date(allocations []podresources.Allocation, signs Signs, now tim
 
 // unchanged reports whether the last view still holds.
 func (d *Dates) unchanged(allocations []podresources.Allocation, when *changeTimes, now time.Time) bool {
-	if d.holds == nil || d.waiting || !sameSlice(allocations, d.given) {
+	if d.holds == nil || d.view.Waiting != nil || !sameSlice(allocations, d.given) {
 		return false
 	}
 	if len(d.ended) > 0 && now.Sub(endOf(&d.ended[0])) > keepEnded {
 		return false
 	}
-	return !slices.ContainsFunc(when.changes, func(c podresources.Change) bool { return c.Gone && when.within(c.At) })
+	return !slices.ContainsFunc(when.Changes, func(c podresources.Change) bool { return c.Gone && when.within(c.At) })
 }
 
 // dateHolders sets the dated holds of an allocation's holders. It returns whether the allocation is
@@ -178,11 +173,9 @@ func (d *Dates) hold(
 	if holder.Hold != nil {
 		given = *holder.Hold
 	}
-	key := d.keyOf(a, holder)
-	h := d.holds[key]
+	h := d.find(keyOf(a, holder), holder.UID)
 	if h == nil {
-		h = d.begin(&key, &given, a, holder, when, now)
-		d.holds[key] = h
+		h = d.begin(&given, a, holder, when, now)
 	}
 	if h.first != nil && holder.UID != "" && !h.shown {
 		d.dateAgain(h, a, holder, when)
@@ -206,16 +199,36 @@ func (d *Dates) hold(
 	return h
 }
 
+// find returns the hold of a pod, nil if it has none. A hold continues if the UID of its pod becomes
+// known or unknown: the newest one, if pods of the same name hold the device.
+func (d *Dates) find(key holdKey, uid string) *dated {
+	var found *dated
+	for _, h := range d.holds[key] {
+		switch {
+		case h.uid == uid:
+			return h
+		case uid == "" && (found == nil || h.hold.ID > found.hold.ID), uid != "" && h.uid == "":
+			found = h
+		}
+	}
+	if found != nil && uid != "" {
+		found.uid = uid
+	}
+	return found
+}
+
 // begin dates the start of a new hold. It sets the times of given.
 func (d *Dates) begin(
-	key *holdKey, given *podresources.Hold, a *podresources.Allocation, holder *podresources.Holder, when *changeTimes,
-	now time.Time,
+	given *podresources.Hold, a *podresources.Allocation, holder *podresources.Holder, when *changeTimes, now time.Time,
 ) *dated {
-	if came := when.cameFirst(holder); given.Wanted.IsZero() || !came.IsZero() && came.Before(given.Wanted) {
-		given.Wanted = came
+	came := when.of(holder.UID, nil, false) // its cgroup
+	if len(came) > 0 && (given.Wanted.IsZero() || came[0].At.Before(given.Wanted)) {
+		given.Wanted = came[0].At
 	}
-	h := &dated{began: now, hold: given}
-	if whole := d.ofWhole(*key); whole != nil {
+	key := keyOf(a, holder)
+	h := &dated{uid: holder.UID, began: now, hold: given}
+	d.holds[key] = append(d.holds[key], h)
+	if whole := d.ofWhole(key, holder.UID); whole != nil {
 		if given.ID = whole.hold.ID; whole.replaced {
 			given.ID, given.Of = d.nextID(), whole.hold.ID
 		}
@@ -226,8 +239,8 @@ func (d *Dates) begin(
 	}
 	given.ID = d.nextID()
 	given.From, given.FromDoubt = when.began(a, holder, when.notBefore(given))
-	given.From = driver.Later(given.From, d.lastEnd(key))
-	if when.watched && holder.UID == "" && !when.after.IsZero() {
+	given.From = driver.Later(given.From, d.lastEnd(key, holder.UID))
+	if when.Watched && holder.UID == "" && !when.after.IsZero() {
 		first := *when
 		h.first = &first
 	}
@@ -243,54 +256,25 @@ func (d *Dates) nextID() podresources.HoldID {
 // The hold has not been shown yet.
 func (d *Dates) dateAgain(h *dated, a *podresources.Allocation, holder *podresources.Holder, when *changeTimes) {
 	first, hold := *h.first, *h.hold
-	h.first, first.changes = nil, when.changes
-	key := d.keyOf(a, holder)
+	h.first, first.Changes, first.by = nil, when.Changes, when.by
 	hold.From, hold.FromDoubt = first.began(a, holder, time.Time{})
-	hold.From = driver.Later(hold.From, d.lastEnd(&key))
+	hold.From = driver.Later(hold.From, d.lastEnd(keyOf(a, holder), holder.UID))
 	h.hold = &hold
 }
 
-// keyOf returns the key of a hold. A hold continues if the UID of its pod becomes known or unknown:
-// the newest one, if pods of the same name hold the device.
-func (d *Dates) keyOf(a *podresources.Allocation, holder *podresources.Holder) holdKey {
-	key := holdKey{a.Device, a.Claim, a.ShareID, holder.Pod, holder.UID}
-	if d.holds[key] != nil {
-		return key
-	}
-	if holder.UID == "" {
-		newest, last := key, podresources.HoldID(0)
-		for other, h := range d.holds {
-			unknown := other
-			if unknown.uid = ""; unknown == key && h.hold.ID > last {
-				newest, last = other, h.hold.ID
-			}
-		}
-		return newest
-	}
-	unknown := key
-	unknown.uid = ""
-	if before := d.holds[unknown]; before != nil {
-		delete(d.holds, unknown)
-		d.holds[key] = before
-	}
-	return key
-}
-
-// lastEnd returns the end of the last ended hold with that key, zero if there is none: the next
-// hold does not begin before it. The UID of the next hold may not be known yet.
-func (d *Dates) lastEnd(key *holdKey) time.Time {
-	for i := len(d.ended) - 1; i >= 0; i-- {
-		a := &d.ended[i]
-		if h := &a.Holders[0]; a.Device == key.device && a.Claim == key.claim && a.ShareID == key.share &&
-			h.Pod == key.pod && (h.UID == key.uid || key.uid == "") {
+// lastEnd returns the end of the last ended hold of the pod, zero if there is none: the next hold
+// does not begin before it. The UID of the next hold may not be known yet.
+func (d *Dates) lastEnd(key holdKey, uid string) time.Time {
+	for i := range slices.Backward(d.ended) {
+		h := &d.ended[i].Holders[0]
+		if keyOf(&d.ended[i], h) == key && (h.UID == uid || uid == "") {
 			return h.Hold.To
 		}
 	}
 	return time.Time{}
 }
 
-func (d *Dates) withhold(view *podresources.View, device driver.ID, from time.Time) {
-	d.waiting = true
+func withhold(view *podresources.View, device driver.ID, from time.Time) {
 	if view.Waiting == nil {
 		view.Waiting = map[driver.ID]time.Time{}
 	}
@@ -306,35 +290,47 @@ func (d *Dates) end(when *changeTimes, now time.Time) {
 	for i := range d.ended {
 		when.unprepare(&d.ended[i])
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(d.holds), holdKey.compare) {
-		h := d.holds[key]
-		if h.call == d.calls {
-			continue
+	var over []*dated
+	for key, holds := range d.holds {
+		d.holds[key] = slices.DeleteFunc(holds, func(h *dated) bool {
+			if h.call == d.calls {
+				return false
+			}
+			if h.of == nil && when.gone(h.resumed, h.uid) != nil {
+				h.of, h.holders = h.resumed, h.resumed.Holders
+			}
+			if !h.replaced && h.of != nil {
+				over = append(over, h)
+			}
+			return true
+		})
+		if len(d.holds[key]) == 0 {
+			delete(d.holds, key)
 		}
-		delete(d.holds, key)
-		if h.of == nil && when.gone(h.resumed, h.resumed.Holders) != nil {
-			h.of, h.holders = h.resumed, h.resumed.Holders
-		}
-		if h.replaced || h.of == nil {
-			continue
-		}
-		ended := *h.hold
-		to, doubt := when.ended(h.of, &h.holders[0])
-		ended.To, ended.ToDoubt = driver.Later(ended.From, to), doubt
-		if ended.Reason == podresources.ReasonNoAnswer || ended.Reason == podresources.ReasonRestarted {
-			// It may have ended at any time since the kubelet's last answer.
-			silent := ended.To.Sub(driver.Later(ended.From, ended.Since))
-			ended.ToDoubt.Early = max(doubt.Early, silent)
-		}
-		a := *h.of
-		a.Holders = slices.Clone(h.holders)
-		for i := range a.Holders {
-			a.Holders[i].Hold = &ended
-		}
-		when.unprepare(&a)
-		d.ended = append(d.ended, a)
+	}
+	slices.SortFunc(over, func(a, b *dated) int {
+		return cmp.Or(a.of.Compare(*b.of), a.holders[0].Pod.Compare(b.holders[0].Pod), strings.Compare(a.uid, b.uid))
+	})
+	for _, h := range over {
+		d.ended = append(d.ended, h.end(when))
 	}
 	slices.SortStableFunc(d.ended, func(a, b podresources.Allocation) int { return endOf(&a).Compare(endOf(&b)) })
+}
+
+// end returns the ended hold.
+func (h *dated) end(when *changeTimes) podresources.Allocation {
+	hold := *h.hold
+	to, doubt := when.ended(h.of, &h.holders[0])
+	hold.To, hold.ToDoubt = driver.Later(hold.From, to), doubt
+	if hold.Reason == podresources.ReasonNoAnswer || hold.Reason == podresources.ReasonRestarted {
+		// It may have ended at any time since the kubelet's last answer.
+		silent := hold.To.Sub(driver.Later(hold.From, hold.Since))
+		hold.ToDoubt.Early = max(doubt.Early, silent)
+	}
+	a := *h.of
+	setHold(&a, h.holders, hold)
+	when.unprepare(&a)
+	return a
 }
 
 // endOf returns the end of an allocation in View.Ended.

@@ -17,8 +17,6 @@ type Evidence struct {
 	kubelet     kubelet
 	listed      map[podresources.Pod]*listedPod
 	allocations []podresources.Allocation     // of the last answer, with those of kept pods
-	given       []podresources.Allocation     // of the last answer, unchanged
-	identified  bool                          // the UID of a listed pod has become known since allocations were set
 	asked       time.Time                     // when the last answer was requested; zero: there was none
 	failing     time.Time                     // since when the kubelet has not answered; zero: it answers
 	grace       time.Duration                 // how long a pod with an unknown cgroup is kept after a restart
@@ -27,82 +25,73 @@ type Evidence struct {
 
 	claims     map[podresources.Claim]podresources.ClaimFacts // from the API server
 	fileClaims map[podresources.Claim]podresources.ClaimFacts // from the inventory file, with deleted ones
-	inFile     map[podresources.Claim]podresources.ClaimFacts // from the inventory file when it was last read
-	fileRead   time.Time
 	allClaims  map[podresources.Claim]podresources.ClaimFacts // of both; nil: to be computed
+
+	podsChanged time.Time // the latest time at which a pod was first seen, or changed its state
 
 	changes changeLog
 	changed bool // since Book reset it: who holds what, or why, may have changed
 }
 
-// readClaim processes the object of a claim. news reports whether it was new or changed.
-func (e *Evidence) readClaim(claim podresources.Claim, facts *podresources.ClaimFacts) (news bool) {
-	before, known := e.claims[claim]
-	if known && before.Read.After(facts.Read) {
+// ClaimRead processes the object of a claim. An unchanged one has new consequences if a pod was
+// first seen, or changed its state, since the claim was last read.
+func (b *Book) ClaimRead(claim podresources.Claim, facts podresources.ClaimFacts) {
+	b.update(func(e *Evidence) (news bool) {
+		before, known := e.claims[claim]
+		if known && before.Read.After(facts.Read) {
+			return false
+		}
+		e.claims[claim], e.allClaims = facts, nil
+		then := before.Read
+		before.Read = facts.Read
+		news = !known || !reflect.DeepEqual(before, facts)
+		e.changed = e.changed || news || !e.podsChanged.Before(then)
+		return news
+	})
+}
+
+// ClaimDeleted processes that a claim did not exist when it was requested. Its last contents are
+// kept: a pod that has started keeps its devices.
+func (b *Book) ClaimDeleted(claim podresources.Claim, asked time.Time) {
+	b.update(func(e *Evidence) (news bool) {
+		facts, known := e.claims[claim]
+		if !known || facts.Deleted || facts.Read.After(asked) {
+			return false
+		}
+		facts.Deleted, facts.Read = true, asked
+		e.claims[claim], e.allClaims, e.changed = facts, nil, true
+		return true
+	})
+}
+
+// ClaimForgotten drops what is known about a claim that is not read any more.
+func (b *Book) ClaimForgotten(claim podresources.Claim) {
+	b.update(func(e *Evidence) bool {
+		if _, known := e.claims[claim]; known {
+			delete(e.claims, claim)
+			e.allClaims, e.changed = nil, true
+		}
 		return false
-	}
-	e.claims[claim], e.allClaims = *facts, nil
-	news = !known || !sameFacts(&before, facts)
-	e.changed = e.changed || news || e.changedSince(before.Read, facts.Read)
-	return news
+	})
 }
 
-// deleteClaim processes the deletion of a claim. Its last contents are kept: a pod that has started
-// keeps its devices.
-func (e *Evidence) deleteClaim(claim podresources.Claim, asked time.Time) (news bool) {
-	facts, known := e.claims[claim]
-	if !known || facts.Deleted || facts.Read.After(asked) {
-		return false
-	}
-	facts.Deleted, facts.Read = true, asked
-	e.claims[claim], e.allClaims, e.changed = facts, nil, true
-	return true
-}
-
-// sameFacts reports whether two objects of a claim are equal, except for the time at which they
-// were read.
-func sameFacts(a, b *podresources.ClaimFacts) bool {
-	then := *a
-	then.Read = b.Read
-	return reflect.DeepEqual(&then, b)
-}
-
-// changedSince reports whether a pod was first seen, or changed its state, between two readings of
-// a claim. Then an unchanged claim can have new consequences.
-func (e *Evidence) changedSince(first, second time.Time) bool {
-	between := func(t time.Time) bool { return !t.Before(first) && t.Before(second) }
-	for _, p := range e.pods {
-		if between(p.seen) || between(p.since) {
-			return true
+// ClaimsListed processes the claims of the inventory file, which was read at the given time. The
+// map must not be changed. A claim that the file does not have any more was deleted.
+func (b *Book) ClaimsListed(claims map[podresources.Claim]podresources.ClaimFacts, read time.Time) {
+	b.update(func(e *Evidence) bool {
+		all := make(map[podresources.Claim]podresources.ClaimFacts, len(claims))
+		for claim, facts := range e.fileClaims {
+			if !facts.Deleted {
+				facts.Deleted, facts.Read = true, read
+			}
+			if read.Sub(facts.Read) <= keepDeleted {
+				all[claim] = facts
+			}
 		}
-	}
-	return false
-}
-
-// listClaims processes the claims of the inventory file, unless they are the same as at the last
-// call. A claim that the file does not have any more was deleted.
-func (e *Evidence) listClaims(claims map[podresources.Claim]podresources.ClaimFacts, read time.Time) (news bool) {
-	if read.Equal(e.fileRead) && sameMap(claims, e.inFile) {
-		return false
-	}
-	e.inFile, e.fileRead = claims, read
-	all := maps.Clone(claims)
-	if all == nil {
-		all = map[podresources.Claim]podresources.ClaimFacts{}
-	}
-	for claim, facts := range e.fileClaims {
-		if _, there := claims[claim]; there {
-			continue
-		}
-		if !facts.Deleted {
-			facts.Deleted, facts.Read = true, read
-		}
-		if read.Sub(facts.Read) <= keepDeleted {
-			all[claim] = facts
-		}
-	}
-	e.fileClaims, e.allClaims, e.changed = all, nil, true
-	return true
+		maps.Copy(all, claims)
+		e.fileClaims, e.allClaims, e.changed = all, nil, true
+		return true
+	})
 }
 
 // allFacts returns the claims from the API server and from the file. Those from the API server take

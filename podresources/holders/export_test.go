@@ -69,15 +69,19 @@ func (b *Book) Clone() *Book {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := &Book{
-		version: b.version, nextChange: b.nextChange, last: b.last, answeredVersion: -1,
-		changed: b.changed, knownUntil: b.knownUntil, believed: b.believed,
+		nextChange: b.nextChange, last: b.last, changed: b.changed, knownUntil: b.knownUntil, believed: b.believed,
 	}
 	c.evidence = b.evidence
 	e := &c.evidence
-	e.pods, e.listed, e.claims = maps.Clone(e.pods), maps.Clone(e.listed), maps.Clone(e.claims)
+	e.pods, e.listed, e.claims = map[string]*pod{}, map[podresources.Pod]*listedPod{}, maps.Clone(e.claims)
 	e.fileClaims, e.allClaims, e.named = maps.Clone(e.fileClaims), nil, map[podresources.Pod][]string{}
-	for uid, p := range e.pods {
-		e.named[p.Pod] = append(e.named[p.Pod], uid)
+	for name, l := range b.evidence.listed {
+		same := *l
+		e.listed[name] = &same
+	}
+	for _, p := range b.evidence.pods {
+		same := *p
+		e.add(&same)
 	}
 	e.changes = changeLog{slices.Clone(e.changes.all)}
 	return c

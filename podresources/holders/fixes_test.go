@@ -245,20 +245,6 @@ func TestSameAnswerAfterAPodHadEnded(t *testing.T) {
 	s.hold().deleted(4, "old").changed(4, podOf("a", "new")).answered(&again).hold("new")
 }
 
-// Reading equal claims from the file again is not reported as news. News would cause a request to
-// the kubelet.
-func TestSameFileIsNoNews(t *testing.T) {
-	news := 0
-	b := NewBook(time.Minute, func() { news++ })
-	claims := map[Claim]ClaimFacts{{Namespace: "ns", Name: "c"}: {}}
-	for i, read := range []int{1, 1, 1, 2} {
-		b.ClaimsListed(claims, second(read))
-		if want := 1 + i/3; news != want {
-			t.Errorf("reading %d: told of news %d times, want %d", i, news, want)
-		}
-	}
-}
-
 // The hold of a pod that the API reports while the kubelet does not answer began when its object
 // arrived, not at the kubelet's last answer.
 func TestHoldBeginsWithItsPodAtTheEarliest(t *testing.T) {
@@ -402,7 +388,7 @@ func TestNextPodHasTheNameAtOnce(t *testing.T) {
 func TestNewestOfThreePods(t *testing.T) {
 	e, name := &NewBook(grace, nil).evidence, podNamed("a")
 	for i, state := range []State{Running, Ended, Waiting} {
-		e.put(&pod{PodFacts: createdAt(PodFacts{Pod: name, UID: state.String()}, i), state: state})
+		e.add(&pod{PodFacts: createdAt(PodFacts{Pod: name, UID: state.String()}, i), state: state})
 	}
 	for of := e.named[name]; ; {
 		expect.Equal(t, fmt.Sprint(of), "waiting", e.uidOf(name))

@@ -173,7 +173,7 @@ type observer struct {
 func newObserver(w *truth, by way, visits map[[2]int]int) *observer {
 	o := &observer{
 		truth: w, way: by, visits: visits, seen: map[string]time.Duration{}, deleted: map[string]bool{},
-		signs: map[string]bool{}, lost: map[podresources.Pod]bool{}, reads: map[string]*read{}, tick: -time.Second,
+		signs: map[string]bool{}, lost: map[podresources.Pod]bool{}, reads: map[string]*read{}, tick: -time.Second, stale: true,
 	}
 	o.book = holders.NewBook(graceOfModel, o.hint)
 	o.asker = holders.Asker{Lister: o, Limiter: &podresources.Limiter{}, Book: o.book, Now: w.time}
@@ -511,7 +511,7 @@ func (o *observer) read(name string, r *read) {
 
 // writeFile updates the inventory file when the claims have changed.
 func (o *observer) writeFile() {
-	if o.stale || o.file == nil {
+	if o.stale {
 		o.stale, o.fileAt = false, o.now
 		o.file = map[podresources.Claim]podresources.ClaimFacts{}
 		for _, c := range o.claims {

@@ -146,8 +146,9 @@ func (o *observer) ticks() {
 
 // describe makes a view, and checks it.
 func (o *observer) describe() {
-	if o.way.file {
+	if o.file != nil {
 		o.book.ClaimsListed(o.file, moment(o.fileAt))
+		o.file = nil
 	}
 	held, signs := o.book.Holds(o.time(), o.view.At)
 	before := o.view

@@ -7,10 +7,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// pod is what is known about one pod from its objects. It is immutable: new evidence replaces it.
+// pod is what is known about one pod from its objects.
 type pod struct {
 	podresources.PodFacts
 	state State
@@ -45,30 +46,24 @@ func factOf(p *podresources.PodFacts) fact {
 	}
 }
 
-// apply returns the pod after a fact that was requested, or arrived, at the given time.
-func (p *pod) apply(f fact, at time.Time) *pod {
-	after := *p
-	if next := transitions()[f][p.state]; next != p.state {
-		if next.over() && !p.state.over() {
-			after.over = at
-		}
-		after.state, after.by, after.since = next, f, at
-		after.gone = (p.gone || f == cgroupGone) && next.over()
-	}
-	return &after
-}
-
-// put sets what is known about a pod. It records whether that has changed.
-func (e *Evidence) put(p *pod) {
-	before := e.pods[p.UID]
-	if before == p || before != nil && reflect.DeepEqual(before, p) {
+// apply applies a fact about a pod that was requested, or arrived, at the given time.
+func (e *Evidence) apply(p *pod, f fact, at time.Time) {
+	next := transitions()[f][p.state]
+	if next == p.state {
 		return
 	}
-	if before == nil || before.Pod != p.Pod {
-		e.drop(p.UID)
-		e.named[p.Pod] = append(e.named[p.Pod], p.UID)
+	if next.over() && !p.state.over() {
+		p.over = at
 	}
-	e.pods[p.UID], e.changed = p, true
+	p.state, p.by, p.since = next, f, at
+	p.gone = (p.gone || f == cgroupGone) && next.over()
+	e.changed, e.podsChanged = true, driver.Later(e.podsChanged, at)
+}
+
+// add adds a pod.
+func (e *Evidence) add(p *pod) {
+	e.pods[p.UID], e.named[p.Pod] = p, append(e.named[p.Pod], p.UID)
+	e.changed, e.podsChanged = true, driver.Later(e.podsChanged, p.seen)
 }
 
 // drop forgets a pod.
@@ -116,29 +111,6 @@ func (p *pod) recreated(asked time.Time) bool {
 	}
 }
 
-// merge returns the pod with the facts of a new object.
-func merge(before *pod, facts podresources.PodFacts, at time.Time) *pod {
-	p := &pod{PodFacts: facts, seen: at, since: at, namesKnown: !facts.Local}
-	if before != nil {
-		now := *before
-		now.PodFacts, now.missing = facts, time.Time{}
-		if facts.Nominated {
-			now.left = time.Time{}
-		}
-		now.Started = facts.Started || before.Started
-		now.namesKnown = before.namesKnown || !facts.Local
-		if before.namesKnown && facts.Local {
-			now.learnNames(&before.PodFacts)
-		}
-		p = &now
-	}
-	p = p.apply(factOf(&facts), at)
-	if p.replaced && p.ends() {
-		p = p.apply(replaced, at)
-	}
-	return p
-}
-
 // learnNames adds the names of claims from the same pod's status at the API server.
 func (p *pod) learnNames(from *podresources.PodFacts) {
 	p.namesKnown = true
@@ -156,65 +128,80 @@ func (p *pod) learnNames(from *podresources.PodFacts) {
 	}
 }
 
-// listPods processes a complete list of the node's pods. A pod that a list of the API server lacks
-// was deleted. The kubelet's own list may be incomplete, for example after a restart: for a pod
+// PodsListed processes a complete list of the pods that are bound to the node, from the kubelet
+// (local) or from the API server. A pod that a list of the API server lacks was deleted. The kubelet's own list may be incomplete, for example after a restart: for a pod
 // that it lacks, its PodResources answers decide, and the pod is forgotten if a conclusive answer
 // lacks it too. A pod that is over is remembered for keepDeleted: the API server may report it as
 // running long after the kubelet has forgotten it.
-func (e *Evidence) listPods(pods []podresources.PodFacts, local bool, asked time.Time) {
-	there := make(map[string]bool, len(pods))
-	names := make(map[podresources.Pod]bool, len(pods))
-	for i := range pods {
-		if there[pods[i].UID] || len(there) == maxPods {
-			continue
+func (b *Book) PodsListed(pods []podresources.PodFacts, local bool, asked time.Time) {
+	b.update(func(e *Evidence) bool {
+		b.podsSeen = driver.Later(b.podsSeen, asked)
+		there := make(map[string]bool, len(pods))
+		names := make(map[podresources.Pod]bool, len(pods))
+		for i := range pods {
+			if there[pods[i].UID] || len(there) == maxPods {
+				continue
+			}
+			there[pods[i].UID], names[pods[i].Pod] = true, true
+			if p := e.pods[pods[i].UID]; p != nil && p.state == Deleted && p.since.Before(asked) && !p.finished() {
+				e.apply(p, relisted, asked)
+			}
+			e.setPod(pods[i], asked)
 		}
-		there[pods[i].UID], names[pods[i].Pod] = true, true
-		if p := e.pods[pods[i].UID]; p != nil && p.state == Deleted && p.since.Before(asked) && !p.finished() {
-			e.put(p.apply(relisted, asked))
+		for uid, p := range e.pods {
+			l := e.listed[p.Pod]
+			switch {
+			case there[uid], p.state == Waiting, p.state == Deleted, !p.seen.Before(asked):
+			case !local && !p.Static:
+				e.bury(p, asked)
+			case p.state.over() && p.Static || !p.state.over() && names[p.Pod] && (l == nil || l.uid != uid):
+				e.drop(uid)
+			case p.missing.IsZero():
+				p.missing, e.changed = asked, true
+			}
 		}
-		e.setPod(pods[i], asked)
-	}
-	for uid, p := range e.pods {
-		if there[uid] || p.state == Waiting || p.state == Deleted || !p.seen.Before(asked) {
-			continue
-		}
-		l := e.listed[p.Pod]
-		switch {
-		case !local && !p.Static:
-			e.put(p.bury(asked))
-		case p.state.over() && p.Static || !p.state.over() && names[p.Pod] && (l == nil || l.uid != uid):
-			e.drop(uid)
-		case p.missing.IsZero():
-			after := *p
-			after.missing = asked
-			e.put(&after)
-		}
-	}
-	e.trimPods(asked)
+		e.trimPods(asked)
+		return true
+	})
 }
 
 // setPod processes a new object of a pod. A deleted pod comes back only with a list.
 func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
-	before := e.pods[facts.UID]
-	switch {
-	case before == nil && len(e.pods) >= 2*maxPods, before != nil && before.state == Deleted:
-		return
-	case before == nil && facts.Nominated && e.numWaiting() >= maxNominated:
+	p := e.pods[facts.UID]
+	isNew := p == nil
+	if isNew && len(e.pods) >= 2*maxPods || !isNew && p.state == Deleted {
 		return
 	}
-	after := merge(before, facts, at)
-	if before == nil || after.state == Ending {
-		after = e.replace(after, before == nil, at)
+	if isNew {
+		p = &pod{seen: at, since: at}
 	}
-	e.put(after)
-	if before == nil && !facts.Nominated {
+	was := *p
+	if isNew || p.Pod != facts.Pod {
+		e.drop(facts.UID)
+		p.PodFacts = facts
+		e.add(p)
+	}
+	p.PodFacts, p.missing = facts, time.Time{}
+	p.Started = facts.Started || was.Started
+	if facts.Nominated {
+		p.left = time.Time{}
+	}
+	if was.namesKnown && facts.Local {
+		p.learnNames(&was.PodFacts)
+	}
+	p.namesKnown = was.namesKnown || !facts.Local
+	e.apply(p, factOf(&facts), at)
+	if isNew || p.state == Ending {
+		e.replace(p, isNew, at)
+	}
+	e.changed = e.changed || !reflect.DeepEqual(&was, p)
+	if isNew && !facts.Nominated {
 		e.identify(facts.Pod, facts.UID)
 	}
-	if after.ends() && (before == nil || !before.ends() && !before.state.over()) ||
-		after.state == Ended && before != nil && !before.state.over() {
+	if !was.state.over() && (p.ends() && !was.ends() || p.state == Ended && !isNew) {
 		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: facts.UID}, e.asked)
 	}
-	if before == nil && !facts.Finished.IsZero() { // it ended before anything was known about it
+	if isNew && !facts.Finished.IsZero() { // it ended before anything was known about it
 		e.changes.add(podresources.Change{
 			At: onClock(facts.Finished, at).Add(roundedDown), Gone: true, PodUID: facts.UID,
 			Doubt: podresources.Doubt{Early: roundedDown},
@@ -227,8 +214,8 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
 func (e *Evidence) listPod(l *listedPod, asked time.Time) {
 	p := e.pods[l.uid]
 	if p != nil && p.state == Ended && (p.by == unlisted && !p.gone || p.Static) && p.since.Before(asked) {
-		again := p.apply(listed, asked)
-		e.put(again.apply(factOf(&again.PodFacts), asked))
+		e.apply(p, listed, asked)
+		e.apply(p, factOf(&p.PodFacts), asked)
 	}
 }
 
@@ -238,71 +225,73 @@ func onClock(t, now time.Time) time.Time { return now.Add(t.Sub(now)) }
 // identify sets the UID of a listed pod without a known object, since its object has arrived.
 func (e *Evidence) identify(name podresources.Pod, uid string) {
 	if l := e.listed[name]; l != nil && l.uid == "" {
-		known := *l
-		known.uid = uid
-		e.listed[name], e.changed, e.identified = &known, true, true
+		l.uid, e.changed = uid, true
 	}
 }
 
-// replace marks the pods that a new pod with their name replaces. It returns the pod, which an
-// existing pod may itself replace if it is ending. A running pod is never replaced: creation times
-// are from the API server's clock, which may have been set back.
-func (e *Evidence) replace(p *pod, isNew bool, at time.Time) *pod {
+// replace marks the pods that a new pod with their name replaces, and an ending pod that an existing
+// one replaces. A running pod is never replaced: creation times are from the API server's clock,
+// which may have been set back.
+func (e *Evidence) replace(p *pod, isNew bool, at time.Time) {
 	for _, uid := range e.named[p.Pod] {
-		switch other := e.pods[uid]; {
-		case uid == p.UID || other.Static || other.Nominated:
-		case other.Created.After(p.Created):
-			if p.state == Ending && !p.Static {
-				after := *p
-				after.replaced = true
-				if p = &after; p.ends() {
-					p = p.apply(replaced, at)
-				}
+		other := e.pods[uid]
+		older := p // of both
+		if uid == p.UID || other.Static || other.Nominated {
+			continue
+		}
+		if !other.Created.After(p.Created) {
+			if older = other; !isNew || other.replaced {
+				continue
 			}
-		case isNew && !other.replaced:
-			after := *other
-			after.replaced = true
-			if after.ends() {
-				e.put(after.apply(replaced, at))
-			} else {
-				e.put(&after)
-			}
+		} else if p.state != Ending || p.Static {
+			continue
+		}
+		older.replaced, e.changed = true, true
+		if older.ends() {
+			e.apply(older, replaced, at)
 		}
 	}
-	return p
+	if p.replaced && p.ends() {
+		e.apply(p, replaced, at)
+	}
 }
 
-// bury returns the pod after its deletion, with the facts that are needed to recognize it.
-func (p *pod) bury(at time.Time) *pod {
-	gone := p.apply(deleted, at)
-	gone.PodFacts = podresources.PodFacts{
+// bury processes the deletion of a pod. It keeps the facts that are needed to recognize it.
+func (e *Evidence) bury(p *pod, at time.Time) {
+	if p.state == Deleted {
+		return
+	}
+	e.apply(p, deleted, at)
+	p.PodFacts = podresources.PodFacts{
 		Pod: p.Pod, UID: p.UID, Created: p.Created, Local: p.Local, Final: p.Final, Started: p.Started, Running: p.Running,
 	}
-	return gone
 }
 
-// deletePod processes the deletion of a pod, which is remembered for keepDeleted. A static pod is
-// forgotten instead: it may come back with its UID, the deletion of its mirror pod at the API
-// server does not end it, and it has no claims, so that it holds what the kubelet lists.
-func (e *Evidence) deletePod(uid string, at time.Time) {
-	p := e.pods[uid]
-	switch {
-	case p == nil && podresources.IsStaticUID(uid):
-		return
-	case p == nil:
-		if len(e.pods) >= 2*maxPods {
-			return
+// PodDeleted processes the deletion of a pod, which is remembered for keepDeleted. Its UID never
+// holds a device again, unless a list that is requested later has it. A static pod is forgotten
+// instead: it may come back with its UID, the deletion of its mirror pod at the API server does not
+// end it, and it has no claims, so that it holds what the kubelet lists.
+func (b *Book) PodDeleted(uid string, at time.Time) {
+	b.update(func(e *Evidence) bool {
+		b.changed, b.podsSeen = at, driver.Later(b.podsSeen, at)
+		p := e.pods[uid]
+		switch {
+		case p == nil && (podresources.IsStaticUID(uid) || len(e.pods) >= 2*maxPods):
+			return true
+		case p == nil:
+			p = &pod{PodFacts: podresources.PodFacts{UID: uid}, seen: at}
+			e.add(p)
+		case p.Static:
+			e.drop(uid)
+			return true
 		}
-		p = &pod{PodFacts: podresources.PodFacts{UID: uid}, seen: at}
-	case p.Static:
-		e.drop(uid)
-		return
-	}
-	if !p.ends() && !p.state.over() {
-		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: uid}, e.asked)
-	}
-	e.put(p.bury(at))
-	e.trimPods(at)
+		if !p.ends() && !p.state.over() {
+			e.changes.add(podresources.Change{At: at, Gone: true, PodUID: uid}, e.asked)
+		}
+		e.bury(p, at)
+		e.trimPods(at)
+		return true
+	})
 }
 
 // forgotten returns since when neither the kubelet nor the API server has a pod that is over; zero:
@@ -322,56 +311,43 @@ func (p *pod) forgotten() time.Time {
 // there are too many.
 func (e *Evidence) trimPods(now time.Time) {
 	var gone []*pod
-	for uid, p := range e.pods {
-		switch {
-		case p.forgotten().IsZero():
-		case now.Sub(p.forgotten()) > keepDeleted:
-			e.drop(uid)
-		default:
+	for _, p := range e.pods {
+		if !p.forgotten().IsZero() {
 			gone = append(gone, p)
 		}
 	}
-	if surplus := len(gone) - maxPods; surplus > 0 {
-		slices.SortFunc(gone, func(a, b *pod) int {
-			return cmp.Or(a.forgotten().Compare(b.forgotten()), strings.Compare(a.UID, b.UID))
-		})
-		for _, p := range gone[:surplus] {
+	slices.SortFunc(gone, func(a, b *pod) int {
+		return cmp.Or(a.forgotten().Compare(b.forgotten()), strings.Compare(a.UID, b.UID))
+	})
+	for i, p := range gone {
+		if len(gone)-i > maxPods || now.Sub(p.forgotten()) > keepDeleted {
 			e.drop(p.UID)
 		}
 	}
 }
 
-// listNominated processes a complete list of the pods that wait to be bound to the node.
-func (e *Evidence) listNominated(pods []podresources.PodFacts, asked time.Time) {
-	there := make(map[string]bool, len(pods))
-	for i := range pods {
-		there[pods[i].UID] = true
-		e.setPod(pods[i], asked)
-	}
-	for uid, p := range e.pods {
-		if p.state == Waiting && !there[uid] && p.seen.Before(asked) {
-			e.leaveNominated(uid, asked)
+// NominatedListed processes a complete list of the pods that wait to be bound to the node.
+func (b *Book) NominatedListed(pods []podresources.PodFacts, asked time.Time) {
+	b.update(func(e *Evidence) bool {
+		there := make(map[string]bool, len(pods))
+		for i := range pods {
+			there[pods[i].UID] = true
+			e.setPod(pods[i], asked)
 		}
-	}
+		for uid, p := range e.pods {
+			if !there[uid] && p.seen.Before(asked) {
+				e.leaveNominated(uid, asked)
+			}
+		}
+		return true
+	})
 }
 
 // leaveNominated processes the end of a pod's nomination.
 func (e *Evidence) leaveNominated(uid string, at time.Time) {
 	if p := e.pods[uid]; p != nil && p.state == Waiting && p.left.IsZero() {
-		after := *p
-		after.left = at
-		e.put(&after)
+		p.left, e.changed = at, true
 	}
-}
-
-func (e *Evidence) numWaiting() int {
-	n := 0
-	for _, p := range e.pods {
-		if p.state == Waiting {
-			n++
-		}
-	}
-	return n
 }
 
 // uidOf returns the UID of the newest pod with that name, "" if none is known.

@@ -1,6 +1,7 @@
 package holders
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -10,17 +11,21 @@ import (
 
 // proof is what shows that a pod has ended that an answer of the kubelet lacks or, if nothing does,
 // the reason why it is kept.
-type proof = podresources.Reason
+type proof podresources.Reason
 
 const (
 	proofOfKubelet proof = "kubelet" // the answer is believed for the pod
 	proofOfCgroup  proof = "cgroup"  // the pod's cgroup was removed
 	// proofOfTime: a restarted kubelet has lacked the pod for the grace, and no process is known.
 	proofOfTime proof = "time"
+	// proofOfEnd: the pod had ended by its object, with all containers, when the answer was requested.
+	proofOfEnd proof = "end"
+	// proofOfName: the answer lists the pod's name, as another pod that has replaced it.
+	proofOfName proof = "name"
 	// noneProcesses: the answer is believed for the pod, but its cgroup has processes.
-	noneProcesses = podresources.ReasonProcesses
+	noneProcesses = proof(podresources.ReasonProcesses)
 	// noneRestarted: the kubelet may not know its pods yet.
-	noneRestarted = podresources.ReasonRestarted
+	noneRestarted = proof(podresources.ReasonRestarted)
 )
 
 // listedPod is a pod as described by the last answer that lists its name.
@@ -29,22 +34,25 @@ type listedPod struct {
 	kubelet podresources.Instance
 	devices bool // it holds devices
 	// If later answers lack the pod and it is kept: the reason, and the time of the first such answer.
-	kept          podresources.Reason
+	kept          proof
 	unlistedSince time.Time // zero: the last answer lists it
 	last          time.Time // if unlistedSince is set: when the last answer that lists it was requested
 	cgroup        podresources.CgroupState
 }
 
-// proofOf returns the proof that an unlisted pod has ended. believed reports whether the answer
-// that lacks it is believed for it; since is when it was first missing.
-func (e *Evidence) proofOf(believed bool, cgroup podresources.CgroupState, since, asked time.Time) proof {
+// proofOf returns the proof that a pod has ended that an answer lacks. by is what the answer itself
+// proves: one of proofOfKubelet, proofOfEnd and proofOfName, or nothing. since is when the pod was
+// first missing.
+func (e *Evidence) proofOf(by proof, cgroup podresources.CgroupState, since, asked time.Time) proof {
 	switch alive := cgroup == podresources.CgroupAlive; {
+	case by == proofOfEnd, by == proofOfName:
+		return by
 	case cgroup == podresources.CgroupGone:
 		return proofOfCgroup
-	case believed && alive:
+	case by == proofOfKubelet && alive:
 		return noneProcesses
-	case believed:
-		return proofOfKubelet
+	case by == proofOfKubelet:
+		return by
 	case alive || asked.Sub(driver.Later(since, e.kubelet.since)) < e.grace:
 		return noneRestarted
 	default:
@@ -52,28 +60,27 @@ func (e *Evidence) proofOf(believed bool, cgroup podresources.CgroupState, since
 	}
 }
 
-// believed reports whether an answer without a listed pod proves that the pod has ended. p is nil
-// if no object of the pod is known. The answer is proof if its kubelet process has listed the pod,
-// has reported the end of the pod, or has listed pods from the API server for kubeletSettles. A
-// restarted kubelet lists nothing at first, then static pods, then the pods that it reads from the
-// API server. If the kubelet process is unknown, it must have listed a pod from the API server. An
-// answer without any pods proves nothing by itself: the exporter runs in a pod of the node. It is
-// proof together with a list of the Pods API that lacks the pod and that was requested after the
-// last answer with the pod, if both answers are from one kubelet process.
-func (e *Evidence) believed(l *listedPod, p *pod, a *Answer) bool {
+// believed returns what an answer without a listed pod proves. p is nil if no object of the pod is
+// known. The answer is proof if its kubelet process has listed the pod, has reported the end of the
+// pod, or has listed pods from the API server for kubeletSettles. A restarted kubelet lists nothing
+// at first, then static pods, then the pods that it reads from the API server. If the kubelet
+// process is unknown, it must have listed a pod from the API server. An answer without any pods
+// proves nothing by itself: the exporter runs in a pod of the node. It is proof together with a list
+// of the Pods API that lacks the pod and that was requested after the last answer with the pod, if
+// both answers are from one kubelet process.
+func (e *Evidence) believed(l *listedPod, p *pod, a *Answer) proof {
+	same := l.kubelet == a.Kubelet && a.Kubelet != ""
 	switch {
 	case p != nil && p.ends() && !p.since.Before(e.kubelet.since) && p.since.Before(a.Asked):
-		return true
-	case p != nil && p.isMissing() && l.kubelet == a.Kubelet && a.Kubelet != "" &&
-		p.missing.After(l.last) && p.missing.Before(a.Asked):
-		return true
-	case len(a.Pods) == 0:
-		return false
-	case a.Kubelet == "":
-		return !e.kubelet.ready.IsZero()
+	case same && p != nil && p.isMissing() && p.missing.After(l.last) && p.missing.Before(a.Asked):
+	case len(a.Pods) > 0 && (same || a.Kubelet == "" && !e.kubelet.ready.IsZero() || e.knowsPods(a.Asked)):
 	default:
-		return l.kubelet == a.Kubelet || e.knowsPods(a.Asked)
+		return ""
 	}
+	if p != nil && p.ends() {
+		return proofOfEnd
+	}
+	return proofOfKubelet
 }
 
 // knowsPods reports whether the kubelet has listed pods from the API server for kubeletSettles,
@@ -82,51 +89,34 @@ func (e *Evidence) knowsPods(asked time.Time) bool {
 	return !e.kubelet.ready.IsZero() && asked.Sub(e.kubelet.ready) >= kubeletSettles
 }
 
-// listsPodOfServer reports whether an answer lists a pod from the API server: one with a claim,
-// which a static pod can't have, or one whose UID is not the hash of a manifest.
-func (e *Evidence) listsPodOfServer(a *Answer) bool {
-	if slices.ContainsFunc(a.Allocations, func(a podresources.Allocation) bool { return !a.ByPlugin() }) {
-		return true
-	}
-	for name := range a.Pods {
-		if uid := e.uidAnswered(a, name); uid != "" && !e.isStatic(uid) {
-			return true
-		}
-	}
-	return false
-}
-
-// unlistPod processes that an answer lacks a pod that was listed before. It returns the pod if it
+// unlistPod processes that an answer lacks a pod that was listed before. It reports whether the pod
 // is kept.
-func (e *Evidence) unlistPod(name podresources.Pod, before *listedPod, a *Answer) *listedPod {
-	uid := e.uidListed(name, before)
+func (e *Evidence) unlistPod(name podresources.Pod, l *listedPod, a *Answer) (kept bool) {
+	uid := e.uidListed(name, l)
 	p := e.pods[uid]
 	if p != nil && p.state.over() {
-		return nil
+		return false
 	}
-	l := *before
-	l.uid = uid
-	if l.unlistedSince.IsZero() {
+	if l.uid = uid; l.unlistedSince.IsZero() {
 		l.unlistedSince, l.last = a.Asked, e.asked
 	}
 	if cgroup, asked := a.Cgroups[uid]; asked {
 		l.cgroup = cgroup
 	}
-	found := e.proofOf(e.believed(&l, p, a), l.cgroup, l.unlistedSince, a.Asked)
-	if found == noneRestarted || found == noneProcesses && (p == nil || !p.ends()) {
-		l.kept = found
-		return &l
-	}
+	found := e.proofOf(e.believed(l, p, a), l.cgroup, l.unlistedSince, a.Asked)
 	switch {
+	case found == noneRestarted, found == noneProcesses:
+		l.kept = found
+		return true
 	case p == nil:
 	case !p.seen.Before(a.Asked), p.state == Ending && p.Running > 0 && p.missing.IsZero():
-		return nil
+		return false
 	case a.Asked.Sub(l.unlistedSince) < catchUp && e.wasAnother(p, l.last):
 		l.devices = false
-		return &l
+		return true
 	}
-	e.endListed(name, &l, found, a.Kubelet, a.Asked)
-	return nil
+	e.endListed(name, l, found, a.Kubelet, a.Asked)
+	return false
 }
 
 // endListed ends a pod that was listed. kubelet is the process that lists it no more; empty: it is
@@ -136,9 +126,8 @@ func (e *Evidence) endListed(
 ) {
 	same := kubelet != "" && l.kubelet == kubelet
 	if p := e.pods[l.uid]; p != nil {
-		after := p.apply(unlisted, at)
-		after.gone = found == proofOfCgroup || p.Started && same
-		e.put(after)
+		e.apply(p, unlisted, at)
+		p.gone = found == proofOfCgroup || p.Started && same
 		return
 	}
 	switch {
@@ -164,39 +153,34 @@ func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
 	return false
 }
 
-// endUnlisted processes that an answer lists only these pods. An unlisted pod that was ending has
-// ended. One that the kubelet's own list of pods lacked is forgotten, unless the kubelet may have
-// restarted.
+// endUnlisted processes that an answer lists only these pods, with those that are kept. A pod that
+// was not listed before has ended if it was ending, and a listed one if another pod has replaced it.
+// One that the kubelet's own list of pods lacked is forgotten.
 func (e *Evidence) endUnlisted(listed map[podresources.Pod]*listedPod, a *Answer) {
 	for uid, p := range e.pods {
-		switch l := listed[p.Pod]; {
-		case l != nil && l.uid == uid:
+		var by proof
+		l, before := listed[p.Pod], e.listed[p.Pod]
+		switch {
+		case p.state.over(), l != nil && l.uid == uid:
+			continue
 		case p.ends() && p.since.Before(a.Asked):
-			e.put(p.apply(unlisted, a.Asked))
+			by = proofOfEnd
+		case p.replaced && p.seen.Before(a.Asked) && before != nil && before.uid == uid &&
+			l != nil && l.unlistedSince.IsZero() && l.uid != "":
+			by = proofOfName
 		case !p.isMissing() || !p.missing.Before(a.Asked):
-		case e.proofOf(e.knowsPods(a.Asked), a.Cgroups[uid], p.missing, a.Asked) != noneRestarted:
+			continue
+		case e.knowsPods(a.Asked):
+			by = proofOfKubelet
+		}
+		switch found := e.proofOf(by, a.Cgroups[uid], p.missing, a.Asked); found {
+		case noneRestarted:
+		case proofOfEnd, proofOfName:
+			e.apply(p, unlisted, a.Asked)
+		default:
 			e.drop(uid)
 		}
 	}
-}
-
-// replacePod processes that the kubelet lists a different pod with the name of an earlier one.
-func (e *Evidence) replacePod(uid, by string, asked time.Time) {
-	p := e.pods[uid]
-	if p != nil && by != "" && by != uid && p.replaced && p.seen.Before(asked) {
-		e.put(p.apply(unlisted, asked))
-	}
-}
-
-// noAnswer processes that the kubelet did not answer. Pods whose cgroups are gone hold nothing any
-// more; ended reports whether there were any.
-func (e *Evidence) noAnswer(cgroups map[string]podresources.CgroupState, at time.Time) (ended bool) {
-	if e.failing.IsZero() {
-		e.failing, e.changed = at, true
-	}
-	before := len(e.listed)
-	e.takeCgroups(cgroups, at)
-	return len(e.listed) != before
 }
 
 // takeCgroups processes the states of the cgroups of pods, by UID. If the kubelet does not answer,
@@ -206,63 +190,58 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 		return
 	}
 	before := len(e.listed)
-	for name, listed := range e.listed {
-		l := *listed
-		l.uid = e.uidListed(name, listed)
-		p := e.pods[l.uid]
+	for name, l := range e.listed {
+		uid := e.uidListed(name, l)
+		p := e.pods[uid]
 		over := p != nil && p.state.over() // it holds nothing; the listed pod may be the next one with the name
-		cgroup, known := states[l.uid]
+		cgroup, known := states[uid]
 		if !known || over || l.unlistedSince.IsZero() && e.failing.IsZero() {
 			continue
 		}
-		switch found := e.proofOf(l.kept == noneProcesses, cgroup, l.unlistedSince, at); {
+		var by proof
+		if l.kept == noneProcesses {
+			by = proofOfKubelet
+		}
+		switch found := e.proofOf(by, cgroup, l.unlistedSince, at); {
 		case found == proofOfCgroup || found == proofOfKubelet:
-			if p == nil || p.state != Ending {
-				e.endListed(name, &l, found, "", at)
+			if l.uid = uid; p == nil || p.state != Ending {
+				e.endListed(name, l, found, "", at)
 			}
 			delete(e.listed, name)
 		case cgroup != l.cgroup:
-			l.uid, l.cgroup = listed.uid, cgroup
-			e.listed[name], e.changed = &l, true
+			l.cgroup, e.changed = cgroup, true
 		}
 	}
 	for uid, state := range states {
 		if p := e.pods[uid]; p != nil && p.state == Ending && state == podresources.CgroupGone {
-			e.put(p.apply(cgroupGone, at))
+			e.apply(p, cgroupGone, at)
 		}
 	}
-	if len(e.listed) != before {
-		e.changed = true
-		e.setRows()
-	}
+	e.changed = e.changed || len(e.listed) != before
 }
 
 // unsureOf returns the UIDs of the pods for which the state of the cgroup decides what they hold.
 // answer is an answer that has not been processed yet, or nil. If the kubelet did not answer, these
 // are all listed pods with devices.
 func (e *Evidence) unsureOf(answer *Answer, answered bool) []string {
-	var uids []string
+	uids := map[string]bool{}
 	for name, l := range e.listed {
-		uid := e.uidListed(name, l)
-		if uid == "" {
-			continue
-		}
 		lacks := !l.unlistedSince.IsZero()
 		if answer != nil {
 			_, has := answer.Pods[name]
 			lacks = !has
 		}
 		if lacks || !answered && l.devices {
-			uids = append(uids, uid)
+			uids[e.uidListed(name, l)] = true
 		}
 	}
 	for uid, p := range e.pods {
-		if (p.state == Ending || p.isMissing()) && !slices.Contains(uids, uid) {
-			uids = append(uids, uid)
+		if p.state == Ending || p.isMissing() {
+			uids[uid] = true
 		}
 	}
-	slices.Sort(uids)
-	return uids
+	delete(uids, "") // unknown
+	return slices.Sorted(maps.Keys(uids))
 }
 
 // doubts reports whether any pod is kept because the kubelet may not know its pods yet, and whether

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -52,19 +53,20 @@ type Holdings struct {
 func Holds(e *Evidence, now time.Time) Holdings {
 	r := resolver{
 		Evidence: e, now: now, uses: map[podresources.Claim]*claimUse{}, copies: map[string]*pod{},
-		lists: map[string][]podresources.Claim{}, position: map[rowKey]int{}, unresolved: map[unresolved]bool{},
+		lists: map[string][]podresources.Claim{}, unresolved: map[unresolved]bool{},
 	}
-	for i := range e.allocations {
-		r.noteListed(&e.allocations[i])
+	rows := e.listedRows()
+	for i := range rows {
+		r.noteListed(&rows[i])
 	}
 	for _, p := range e.pods {
 		if !p.state.over() && (len(p.Claims) > 0 || p.Extended || p.ExtendedClaim != "") {
 			r.usePod(p)
 		}
 	}
-	health := podresources.Health(r.health, e.allocations)
-	for i := range e.allocations {
-		r.list(e.allocations[i], health)
+	health := podresources.Health(r.health, rows)
+	for i := range rows {
+		r.list(rows[i], health)
 	}
 	for claim, c := range r.uses {
 		r.complete(claim, c)
@@ -86,7 +88,6 @@ type resolver struct {
 	made   map[string][]podresources.Claim  // claims made for pods, by UID of the pod; nil: to be computed
 
 	rows       []podresources.Allocation
-	position   map[rowKey]int // in rows
 	conflicts  []Conflict
 	unresolved map[unresolved]bool
 	wantedPods []WantedPod
@@ -95,14 +96,14 @@ type resolver struct {
 // claimUse is a claim, and what the kubelet and the pods' objects say about its use.
 type claimUse struct {
 	podresources.ClaimFacts
-	known  bool  // else there are no facts
-	listed bool  // the kubelet lists it for a pod whose UID is known
-	uses   []use // by objects of pods
-	rows   []int // positions of its rows
+	known bool  // else there are no facts
+	given bool  // the kubelet lists it for a pod whose UID is known
+	uses  []use // by objects of pods
+	rows  []int // positions of its rows
 
-	pods      []string // which use it, for [WantedClaim]
-	devices   int      // that the kubelet lists
-	disagrees bool     // they disagree with the facts
+	pods      []string    // which use it, for [WantedClaim]
+	listed    []driver.ID // devices that the kubelet lists
+	disagrees bool        // they disagree with the facts
 }
 
 // unresolved is a pod whose devices are unknown for a reason.
@@ -157,16 +158,16 @@ func (r *resolver) noteListed(a *podresources.Allocation) {
 	for i := range a.Holders {
 		h := &a.Holders[i]
 		if uid := r.holderUID(h); uid != "" {
-			c.listed = true
+			c.given = true
 			if !slices.Contains(r.lists[uid], a.Claim) {
 				r.lists[uid] = append(r.lists[uid], a.Claim)
 			}
 		}
-		if c.devices == 0 {
+		if len(c.listed) == 0 {
 			c.pods = append(c.pods, h.Name+"/"+h.UID)
 		}
 	}
-	c.devices++
+	c.listed = append(c.listed, a.Device)
 	c.disagrees = c.disagrees || c.known && !c.Covers(a)
 }
 

@@ -46,28 +46,23 @@ func (c Conflict) Compare(other Conflict) int {
 	)
 }
 
-// ConflictLog has the present conflicts. It determines which to log.
-type ConflictLog map[Conflict]loggedConflict
-
-type loggedConflict struct {
-	since  time.Time
-	logged bool
-}
+// ConflictLog has the present conflicts, each with the time since which it is present; zero: it has
+// been logged.
+type ConflictLog map[Conflict]time.Time
 
 // News sets the present conflicts. It returns those that have lasted for catchUp, each once.
-func (c *ConflictLog) News(now []Conflict, at time.Time) []Conflict {
-	var out []Conflict
+func (c *ConflictLog) News(now []Conflict, at time.Time) (out []Conflict) {
 	next := make(ConflictLog, len(now))
 	for _, found := range now {
-		state, known := (*c)[found]
-		if !known {
-			state.since = at
-		}
-		if !state.logged && at.Sub(state.since) >= catchUp {
-			state.logged = true
+		since, known := (*c)[found]
+		switch {
+		case !known:
+			since = at
+		case !since.IsZero() && at.Sub(since) >= catchUp:
+			since = time.Time{}
 			out = append(out, found)
 		}
-		next[found] = state
+		next[found] = since
 	}
 	*c = next
 	return out
@@ -92,7 +87,12 @@ func (r *resolver) compare(p *pod, a *podresources.Allocation, c *claimUse, shar
 	case !c.usedBy(p): // no object of the pod is known
 		c.uses = append(c.uses, use{pod: p})
 	}
-	conflict.Kind, conflict.Allocated = ConflictDevice, r.notListed(c, a)
+	conflict.Kind = ConflictDevice
+	for i := range slices.Backward(c.Results) {
+		if id := c.Results[i].Device; !slices.Contains(c.listed, id) {
+			conflict.Allocated = id // the first one
+		}
+	}
 	r.conflicts = append(r.conflicts, conflict)
 	if p.state != Running || !p.Started || p.seen.IsZero() || !p.since.Before(r.asked) {
 		return ""
@@ -102,17 +102,4 @@ func (r *resolver) compare(p *pod, a *podresources.Allocation, c *claimUse, shar
 		c.uses[i].other = c.uses[i].other || c.uses[i].pod.UID == p.UID
 	}
 	return podresources.ReasonOther
-}
-
-// notListed returns the first device of the claim that the kubelet does not list for it.
-func (r *resolver) notListed(c *claimUse, of *podresources.Allocation) driver.ID {
-	for i := range c.Results {
-		id := c.Results[i].Device
-		if !slices.ContainsFunc(r.allocations, func(a podresources.Allocation) bool {
-			return a.Claim == of.Claim && a.Device == id
-		}) {
-			return id
-		}
-	}
-	return driver.ID{}
 }

@@ -1,37 +1,62 @@
 package holders
 
 import (
-	"reflect"
 	"slices"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// list adds the rows of an allocation in the kubelet's answer.
+// listedRows returns the rows that the kubelet lists, with those of kept pods, and the UIDs of their
+// holders.
+func (e *Evidence) listedRows() []podresources.Allocation {
+	rows := make([]podresources.Allocation, 0, len(e.allocations))
+	for _, a := range e.allocations {
+		holders := make([]podresources.Holder, 0, len(a.Holders))
+		for _, h := range a.Holders {
+			if l := e.listed[h.Pod]; l != nil && l.devices {
+				h.UID = l.uid
+				holders = append(holders, h)
+			}
+		}
+		if a.Holders = holders; len(holders) > 0 {
+			rows = append(rows, a)
+		}
+	}
+	return rows
+}
+
+// list adds the rows of an allocation that the kubelet lists.
 func (r *resolver) list(a podresources.Allocation, health map[driver.ID]podresources.DeviceHealth) {
 	c := r.claim(a.Claim)
 	a.Health, a.HealthReason = health[a.Device].Health, health[a.Device].Message
 	shares := unlistedShares(&c.ClaimFacts, &a)
+	r.listedHolders(&a, c, len(shares) > 0)
 	if len(shares) == 0 {
-		c.Complete(&a)
-	}
-	a.Holders = r.listedHolders(&a, c, len(shares) > 0)
-	if len(shares) == 0 {
-		r.addListed(a, c)
+		shares = []string{a.ShareID}
 	}
 	for _, share := range shares {
 		b := a
-		b.ShareID, b.Holders = share, slices.Clone(a.Holders)
+		if b.ShareID = share; len(shares) > 1 {
+			b.Holders = slices.Clone(a.Holders)
+		}
 		c.Complete(&b)
-		r.addListed(b, c)
+		// If the claim is reserved, but for none of the row's holders, it was read before it was reserved
+		// for them, or it is an earlier claim with the name.
+		if len(c.Reserved) > 0 && !c.ReservedOther && !slices.ContainsFunc(a.Holders, func(h podresources.Holder) bool {
+			_, reserved := c.Reserved[h.UID]
+			return reserved || h.UID == ""
+		}) {
+			b.ClaimUID = ""
+		}
+		r.add(b, c)
 	}
 }
 
-// listedHolders returns those of the listed holders that hold the device, with their holds. It
+// listedHolders leaves those of the listed holders that hold the device, with their holds. It
 // records where they disagree with the claim.
-func (r *resolver) listedHolders(a *podresources.Allocation, c *claimUse, shares bool) []podresources.Holder {
-	var holders []podresources.Holder
+func (r *resolver) listedHolders(a *podresources.Allocation, c *claimUse, shares bool) {
+	holders := a.Holders[:0]
 	for group := range groups(a.Holders) {
 		p, reason := r.pod(&group[0]), podresources.ReasonListed
 		if p == nil {
@@ -53,27 +78,12 @@ func (r *resolver) listedHolders(a *podresources.Allocation, c *claimUse, shares
 			holders = append(holders, h)
 		}
 	}
-	return holders
-}
-
-// addListed adds a row that the kubelet lists. If the claim is reserved, but for none of the row's
-// holders, it was read before it was reserved for them, or it is an earlier claim with the name:
-// the row has no UID of the claim until more is known.
-func (r *resolver) addListed(a podresources.Allocation, c *claimUse) {
-	reserved := func(h podresources.Holder) bool {
-		_, reserved := c.Reserved[h.UID]
-		return reserved || h.UID == ""
-	}
-	if len(c.Reserved) > 0 && !c.ReservedOther && !slices.ContainsFunc(a.Holders, reserved) {
-		a.ClaimUID = ""
-	}
-	r.add(a, c)
+	a.Holders = holders
 }
 
 // complete adds the rows and holders of a claim that the kubelet does not list.
 func (r *resolver) complete(claim podresources.Claim, c *claimUse) {
 	listed := c.rows
-	holders := r.holders(listed)
 	for _, u := range c.uses {
 		switch {
 		case r.over(u.pod, &c.ClaimFacts):
@@ -83,35 +93,40 @@ func (r *resolver) complete(claim podresources.Claim, c *claimUse) {
 				reason = podresources.ReasonUnused
 			}
 			for i := range c.Results {
-				r.hold(holders, r.row(claim, c, &c.Results[i]), u, reason)
+				r.hold(r.row(claim, c, &c.Results[i]), u, reason)
 			}
 		case u.pod.Started && (!c.known || stale(&c.ClaimFacts, u.pod)):
 			for _, i := range listed {
-				r.hold(holders, i, u, podresources.ReasonReserved)
+				r.hold(&r.rows[i], u, podresources.ReasonReserved)
 			}
 		}
 	}
 }
 
-// row returns the position of the row for a device of a claim. It adds the row if there is none.
-func (r *resolver) row(claim podresources.Claim, c *claimUse, result *podresources.ClaimResult) int {
+// row returns the row for a device of a claim. It adds the row if there is none.
+func (r *resolver) row(
+	claim podresources.Claim, c *claimUse, result *podresources.ClaimResult,
+) *podresources.Allocation {
+	for _, i := range slices.Backward(c.rows) {
+		if a := &r.rows[i]; a.Device == result.Device && a.ShareID == result.ShareID {
+			return a
+		}
+	}
 	a := podresources.Allocation{
 		Claim: claim, Device: result.Device, ShareID: result.ShareID, State: podresources.StateAllocated,
 	}
-	if i, known := r.position[rowKeyOf(&a)]; known {
-		return i
-	}
 	c.Complete(&a)
 	r.add(a, c)
-	return len(r.rows) - 1
+	return &r.rows[len(r.rows)-1]
 }
 
-// hold adds a pod, without a container, to the holders of a row, unless it is one of them.
-func (r *resolver) hold(holders map[rowHolder]bool, i int, u use, reason podresources.Reason) {
-	if holders[rowHolder{i, u.pod.UID}] {
+// hold adds a pod, without a container, to the holders of a row, unless the kubelet lists it there.
+func (r *resolver) hold(a *podresources.Allocation, u use, reason podresources.Reason) {
+	if slices.ContainsFunc(a.Holders, func(h podresources.Holder) bool {
+		return h.Container != "" && h.UID == u.pod.UID
+	}) {
 		return
 	}
-	a := &r.rows[i]
 	if u.pod.Started && reason != podresources.ReasonUnused {
 		a.State = podresources.StatePrepared
 	}
@@ -146,7 +161,7 @@ func (r *resolver) listedHold(p *pod, name podresources.Pod, reason podresources
 	}
 	switch {
 	case l != nil && !l.unlistedSince.IsZero():
-		h.Reason, h.Since = l.kept, l.unlistedSince
+		h.Reason, h.Since = podresources.Reason(l.kept), l.unlistedSince
 	case !r.failing.IsZero() && r.now.Sub(r.failing) >= unansweredAfter:
 		h.Reason, h.Since = podresources.ReasonNoAnswer, r.failing
 	case p != nil && p.state == Ending:
@@ -157,42 +172,8 @@ func (r *resolver) listedHold(p *pod, name podresources.Pod, reason podresources
 
 // add adds a row.
 func (r *resolver) add(a podresources.Allocation, c *claimUse) {
-	r.position[rowKeyOf(&a)] = len(r.rows)
 	c.rows = append(c.rows, len(r.rows))
 	r.rows = append(r.rows, a)
-}
-
-func rowKeyOf(a *podresources.Allocation) rowKey {
-	key := rowKey{claim: a.Claim, device: a.Device, shareID: a.ShareID}
-	if a.ByPlugin() && len(a.Holders) > 0 {
-		key.pod = a.Holders[0].Pod
-	}
-	return key
-}
-
-// rowKey identifies a row.
-type rowKey struct {
-	claim   podresources.Claim
-	device  driver.ID
-	shareID string
-	pod     podresources.Pod // only for a device of a device plugin
-}
-
-// rowHolder identifies a pod that holds a row.
-type rowHolder struct {
-	row int
-	uid string
-}
-
-// holders returns the pods that hold these rows.
-func (r *resolver) holders(rows []int) map[rowHolder]bool {
-	out := map[rowHolder]bool{}
-	for _, i := range rows {
-		for h := range r.rows[i].Holders {
-			out[rowHolder{i, r.rows[i].Holders[h].UID}] = true
-		}
-	}
-	return out
 }
 
 // over reports whether the pod holds nothing of the claim any more, even if the kubelet lists it.
@@ -200,67 +181,33 @@ func (r *resolver) over(p *pod, claim *podresources.ClaimFacts) bool {
 	return p.state.over() || p.state == Ending && claim.Read.After(p.since) && !claim.ReservedFor(p.UID)
 }
 
-// setRows sets the rows that the kubelet lists: those of its last answer, with those of kept pods
-// that it lacks, and with the UIDs of the listed pods. Equal rows stay the same slice, also that of
-// the answer.
-func (e *Evidence) setRows() {
-	rows, same := make([]podresources.Allocation, 0, len(e.given)), true
-	for _, a := range e.given {
-		holders := e.holdersOf(&a, false)
-		same = same && len(holders) > 0 && &holders[0] == &a.Holders[0]
-		if a.Holders = holders; len(holders) > 0 {
-			rows = append(rows, a)
-		}
+// takeRows sets the rows that the kubelet lists, with those of kept pods.
+func (e *Evidence) takeRows(rows []podresources.Allocation) {
+	kept := func(h podresources.Holder) bool {
+		l := e.listed[h.Pod]
+		return l != nil && l.devices && !l.unlistedSince.IsZero()
 	}
-	e.identified = false
-	filled := false
+	listed, rows := len(rows), slices.Clip(rows)
 	for _, a := range e.allocations {
-		if a.Holders = e.holdersOf(&a, true); len(a.Holders) == 0 {
-			continue
-		}
-		filled = true
-		i := slices.IndexFunc(rows, func(o podresources.Allocation) bool { return o.Compare(a) == 0 })
-		if i < 0 {
+		if slices.ContainsFunc(a.Holders, kept) {
+			a.Holders = slices.DeleteFunc(slices.Clone(a.Holders), func(h podresources.Holder) bool { return !kept(h) })
 			rows = append(rows, a)
+		}
+	}
+	if e.allocations = rows; len(rows) == listed {
+		return
+	}
+	slices.SortStableFunc(rows, podresources.Allocation.Compare)
+	e.allocations = rows[:0]
+	for _, a := range rows {
+		if n := len(e.allocations); n > 0 && e.allocations[n-1].Compare(a) == 0 {
+			of := &e.allocations[n-1]
+			of.Holders = slices.Concat(of.Holders, a.Holders)
+			podresources.SortHolders(of)
 			continue
 		}
-		rows[i].Holders = slices.Concat(rows[i].Holders, a.Holders)
-		podresources.SortHolders(&rows[i])
+		e.allocations = append(e.allocations, a)
 	}
-	switch {
-	case filled:
-		slices.SortFunc(rows, podresources.Allocation.Compare)
-	case same:
-		rows = e.given
-	}
-	if !reflect.DeepEqual(rows, e.allocations) {
-		e.allocations = rows
-	}
-}
-
-// holdersOf returns the holders of a row that are listed, or that are kept, with the UIDs of the
-// listed pods. If all of them stay as they are, it is the same slice.
-func (e *Evidence) holdersOf(a *podresources.Allocation, kept bool) []podresources.Holder {
-	stays := func(h *podresources.Holder) *listedPod {
-		if l := e.listed[h.Pod]; l != nil && l.devices && l.unlistedSince.IsZero() != kept {
-			return l
-		}
-		return nil
-	}
-	if !slices.ContainsFunc(a.Holders, func(h podresources.Holder) bool {
-		l := stays(&h)
-		return l == nil || l.uid != h.UID
-	}) {
-		return a.Holders
-	}
-	holders := make([]podresources.Holder, 0, len(a.Holders))
-	for _, h := range a.Holders {
-		if l := stays(&h); l != nil {
-			h.UID = l.uid
-			holders = append(holders, h)
-		}
-	}
-	return holders
 }
 
 // sameSlice reports whether both slices use the same memory, or are empty.

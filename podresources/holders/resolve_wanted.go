@@ -37,11 +37,10 @@ func (r *resolver) wanted() Wanted {
 		}
 		slices.Sort(c.pods)
 		out.Claims[claim] = WantedClaim{
-			Users:     strconv.Itoa(c.devices) + " " + strings.Join(slices.Compact(c.pods), " "),
+			Users:     strconv.Itoa(len(c.listed)) + " " + strings.Join(slices.Compact(c.pods), " "),
 			Disagrees: c.disagrees,
 		}
 	}
-	slices.SortFunc(out.Pods, WantedPod.Compare)
 	return out
 }
 

@@ -26,13 +26,15 @@ func unlistedShares(c *podresources.ClaimFacts, a *podresources.Allocation) []st
 }
 
 // ofWhole returns the hold of the whole device that the hold of a share replaces.
-func (d *Dates) ofWhole(key holdKey) *dated {
+func (d *Dates) ofWhole(key holdKey, uid string) *dated {
 	if key.share == "" {
 		return nil
 	}
 	key.share = ""
-	if whole := d.holds[key]; whole != nil && whole.call < d.calls {
-		return whole
+	for _, whole := range d.holds[key] {
+		if whole.uid == uid && whole.call < d.calls {
+			return whole
+		}
 	}
 	return nil
 }

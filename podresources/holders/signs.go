@@ -22,10 +22,39 @@ type Signs struct {
 // changeTimes determines when a hold began or ended between two times at which the holders were
 // known: see [Dates.Date].
 type changeTimes struct {
+	Signs
 	after, until time.Time
 	now          time.Time
-	changes      []podresources.Change
-	watched      bool
+	by           map[string][]int // positions in Changes, by UIDs of pods and by CDI names
+}
+
+// index sets by.
+func (c *changeTimes) index() {
+	c.by = make(map[string][]int, len(c.Changes))
+	for i := range c.Changes {
+		if uid := c.Changes[i].PodUID; uid != "" {
+			c.by[uid] = append(c.by[uid], i)
+			continue
+		}
+		for _, name := range c.Changes[i].CDI {
+			c.by[name] = append(c.by[name], i)
+		}
+	}
+}
+
+// of returns the changes of a pod, and of the CDI devices of an allocation, oldest first.
+func (c *changeTimes) of(uid string, cdi []string, gone bool) (out []*podresources.Change) {
+	found := slices.Clip(c.by[uid])
+	for _, name := range cdi {
+		found = append(found, c.by[name]...)
+	}
+	slices.Sort(found)
+	for _, i := range slices.Compact(found) {
+		if c.Changes[i].Gone == gone {
+			out = append(out, &c.Changes[i])
+		}
+	}
+	return out
 }
 
 // notBefore returns a time before which the hold did not begin, zero if there is none. A hold that
@@ -33,7 +62,7 @@ type changeTimes struct {
 // arrived. If that was while the kubelet answered, it is the At of the second call.
 func (c *changeTimes) notBefore(given *podresources.Hold) time.Time {
 	switch {
-	case !given.From.IsZero() || !c.watched:
+	case !given.From.IsZero() || !c.Watched:
 		return given.From
 	case given.Wanted.After(c.until):
 		return c.until
@@ -52,11 +81,7 @@ func (c *changeTimes) began(
 	}
 	var last, sign time.Time
 	var doubt podresources.Doubt // of last
-	for i := range c.changes {
-		change := &c.changes[i]
-		if change.Gone || !concerns(change, a, holder) {
-			continue
-		}
+	for _, change := range c.of(holder.UID, a.CDI, false) {
 		switch {
 		case c.within(change.At) && !change.At.After(c.until):
 			last, sign, doubt = change.At, change.At, change.Doubt // they are ordered by time: the last one counts
@@ -91,14 +116,14 @@ func (c *changeTimes) began(
 func (c *changeTimes) ended(
 	a *podresources.Allocation, holder *podresources.Holder,
 ) (time.Time, podresources.Doubt) {
-	if change := c.gone(a, []podresources.Holder{*holder}); change != nil {
+	if change := c.gone(a, holder.UID); change != nil {
 		return change.At, podresources.Doubt{
 			Early: max(signDoubt, change.Doubt.Early), Late: max(signDoubt, change.Doubt.Late),
 		}
 	}
 	to := c.until
 	switch left := holder.Hold.Left; {
-	case !c.watched:
+	case !c.Watched:
 		to = c.middle()
 	case !left.IsZero() && c.after.Sub(left) <= maxPreparation:
 		to = c.after
@@ -106,10 +131,10 @@ func (c *changeTimes) ended(
 	return to, podresources.Doubt{Early: to.Sub(c.after), Late: c.until.Sub(to)}
 }
 
-// gone returns the first sign of the end of the hold, nil if there is none.
-func (c *changeTimes) gone(a *podresources.Allocation, holder []podresources.Holder) *podresources.Change {
-	for i := range c.changes {
-		if change := &c.changes[i]; change.Gone && c.within(change.At) && concerns(change, a, &holder[0]) {
+// gone returns the first sign of the end of a pod's hold, nil if there is none.
+func (c *changeTimes) gone(a *podresources.Allocation, uid string) *podresources.Change {
+	for _, change := range c.of(uid, a.CDI, true) {
+		if c.within(change.At) {
 			return change
 		}
 	}
@@ -118,61 +143,56 @@ func (c *changeTimes) gone(a *podresources.Allocation, holder []podresources.Hol
 
 // left returns the last time at which the pod's processes or the claim's CDI spec disappeared, zero
 // if they did not.
-func (c *changeTimes) left(a *podresources.Allocation, holder *podresources.Holder) time.Time {
-	for i := len(c.changes) - 1; i >= 0; i-- {
-		if change := &c.changes[i]; change.Gone && c.within(change.At) && concerns(change, a, holder) {
-			return change.At
+func (c *changeTimes) left(a *podresources.Allocation, holder *podresources.Holder) (last time.Time) {
+	for _, change := range c.of(holder.UID, a.CDI, true) {
+		if c.within(change.At) {
+			last = change.At
 		}
 	}
-	return time.Time{}
-}
-
-// cameFirst returns when the pod's cgroup first appeared, zero if that is older than the changes.
-func (c *changeTimes) cameFirst(holder *podresources.Holder) time.Time {
-	for i := range c.changes {
-		if change := &c.changes[i]; !change.Gone && change.PodUID != "" && change.PodUID == holder.UID {
-			return change.At
-		}
-	}
-	return time.Time{}
+	return last
 }
 
 // prepared returns when the devices of a hold were prepared, which this call is the first to have
 // prepared. It is the time at which their CDI spec appeared or, without one, at which the kubelet
 // listed them. It is zero if that is uncertain by more than maxGuess.
-func (c *changeTimes) prepared(a *podresources.Allocation, h *dated) time.Time {
+func (c *changeTimes) prepared(a *podresources.Allocation, h *dated) (last time.Time) {
 	if h.hold.From.IsZero() {
 		return time.Time{} // before the first answer
 	}
-	for _, change := range slices.Backward(c.changes) {
-		if !change.Gone && change.PodUID == "" && !change.At.After(c.now) && concerns(&change, a, nil) {
-			return change.At
+	for _, change := range c.of("", a.CDI, false) {
+		if !change.At.After(c.now) {
+			last = change.At
 		}
 	}
 	resumed := h.of == nil && h.began.Before(c.now)
-	if resumed || c.until.Sub(c.after) > maxGuess {
-		return time.Time{}
+	if !last.IsZero() || resumed || c.until.Sub(c.after) > maxGuess {
+		return last
 	}
 	return driver.Later(c.until, h.hold.From)
 }
 
 // unprepare records when the CDI spec of an ended allocation was removed, if it was.
 func (c *changeTimes) unprepare(a *podresources.Allocation) {
-	before := a.Holders[0].Hold
-	if !before.Unprepared.IsZero() {
+	h := *a.Holders[0].Hold
+	if !h.Unprepared.IsZero() {
 		return
 	}
-	for i := range c.changes {
-		change := &c.changes[i]
-		if !change.Gone || change.PodUID != "" || change.At.Before(before.From) || !concerns(change, a, nil) {
-			continue
+	for _, change := range c.of("", a.CDI, true) {
+		if !change.At.Before(h.From) {
+			h.Unprepared = change.At
 		}
-		h := *before
-		h.Unprepared = change.At
-		a.Holders = slices.Clone(a.Holders) // an earlier view has the old slice
-		for n := range a.Holders {
-			a.Holders[n].Hold = &h
-		}
+	}
+	if !h.Unprepared.IsZero() {
+		setHold(a, a.Holders, h)
+	}
+}
+
+// setHold sets the holders of an allocation, which have one hold. An earlier view may have the old
+// slice.
+func setHold(a *podresources.Allocation, holders []podresources.Holder, hold podresources.Hold) {
+	a.Holders = slices.Clone(holders)
+	for i := range a.Holders {
+		a.Holders[i].Hold = &hold
 	}
 }
 
@@ -187,12 +207,4 @@ func (c *changeTimes) middle() time.Time {
 		return c.after.Add(gap / 2)
 	}
 	return c.until
-}
-
-// concerns reports whether a change is one of the pod, or of a CDI device of the allocation.
-func concerns(c *podresources.Change, a *podresources.Allocation, holder *podresources.Holder) bool {
-	if c.PodUID != "" {
-		return holder.UID == c.PodUID
-	}
-	return slices.ContainsFunc(a.CDI, func(name string) bool { return slices.Contains(c.CDI, name) })
 }

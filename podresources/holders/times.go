@@ -72,7 +72,6 @@ const (
 )
 
 const (
-	maxChanges   = 4096
-	maxPods      = 1 << 13 // pods of the node; the same number of deleted pods is remembered
-	maxNominated = 1024
+	maxChanges = 4096
+	maxPods    = 1 << 13 // pods of the node; the same number of deleted pods is remembered
 )

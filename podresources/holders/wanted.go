@@ -1,8 +1,6 @@
 package holders
 
 import (
-	"cmp"
-	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -12,7 +10,7 @@ import (
 type Wanted struct {
 	// Claims are the claims that the node's pods use or that the kubelet lists.
 	Claims map[podresources.Claim]WantedClaim
-	// Pods are the pods whose status at the API server is needed, sorted.
+	// Pods are the pods whose status at the API server is needed.
 	Pods []WantedPod
 }
 
@@ -30,9 +28,4 @@ type WantedPod struct {
 	podresources.Pod
 	UID       string
 	NotBefore time.Time
-}
-
-// Compare orders pods by name and UID.
-func (p WantedPod) Compare(other WantedPod) int {
-	return cmp.Or(p.Pod.Compare(other.Pod), strings.Compare(p.UID, other.UID))
 }

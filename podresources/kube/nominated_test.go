@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
-	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // nominatedJSON is a pod for which the scheduler has chosen a node, and that it has bound to the
@@ -121,32 +118,4 @@ func TestNominatedPodsForbidden(t *testing.T) {
 		c.wantNominated(t, "uid-a")
 		c.wantState(t, SourceNominated, "up")
 	})
-}
-
-// The requests for pods that wait to be bound do not depend on the size of the cluster:
-// podresources/README.md has the figures.
-func TestCostOfNominatedPods(t *testing.T) {
-	usage := func(others int) (u kubetest.Usage) {
-		synctest.Test(t, func(t *testing.T) {
-			c := newCluster(t)
-			c.followNominated(t).Store(true)
-			synctest.Wait()
-			for i := range others {
-				c.Put(kubetest.Pods, sized(nominatedJSON(fmt.Sprint("other-", i), "node2", ""), podSize))
-			}
-			c.Put(kubetest.Pods, sized(nominatedJSON("mine", "node1", ""), podSize))
-			time.Sleep(time.Hour)
-			c.wantNominated(t, "uid-mine")
-			u = c.Usage()
-		})
-		return u
-	}
-	alone, beside := usage(0), usage(1000)
-	beside.Bytes = beside.Bytes / 1000 * 1000 // resource versions have more digits
-	alone.Bytes = alone.Bytes / 1000 * 1000
-	expect.That(t, alone == beside, "alone: %+v; beside 1000 pods that wait for another node: %+v", alone, beside)
-	readme := must.Get(os.ReadFile("../README.md"))(t)
-	figures := fmt.Sprintf("%d requests and %d kB more an hour", alone.Requests, alone.Bytes/1000)
-	expect.That(t, strings.Contains(strings.Join(strings.Fields(string(readme)), " "), figures),
-		"README does not say %q", figures)
 }

@@ -12,7 +12,7 @@ import (
 
 // look is the output of nvidia-smi with the readings before and after it.
 type look struct {
-	before, after []driver.Sample
+	Before, After []driver.Sample
 	query         string // nvidia-smi -q -x
 	list          string // nvidia-smi -L
 	links         string // nvidia-smi nvlink -gt d; "" if it is not available
@@ -139,16 +139,16 @@ func compare(l look) ([]finding, error) {
 	links := parseLinks(l.links)
 	for _, gpu := range log.all("gpu") {
 		uuid := gpu.text("uuid")
-		i := slices.IndexFunc(l.after, func(s driver.Sample) bool { return s.Hardware.UUID == uuid })
+		i := slices.IndexFunc(l.After, func(s driver.Sample) bool { return s.Hardware.UUID == uuid })
 		if i < 0 {
 			c.add(finding{missing, uuid, "device", "", gpu.text("product_name")})
 			continue
 		}
-		c.gpu(gpu, l.after[i], log.text("driver_version"))
-		c.text(uuid, "CUDA version", l.after[i].Hardware.CUDAVersion, log.text("cuda_version"))
+		c.gpu(gpu, l.After[i], log.text("driver_version"))
+		c.text(uuid, "CUDA version", l.After[i].Hardware.CUDAVersion, log.text("cuda_version"))
 		if of, ok := links[uuid]; ok {
-			c.within(l.after[i], driver.IOBytes, driver.Labels{"nvlink", "transmit"}, of.transmitted, 0.01, mebibyte)
-			c.within(l.after[i], driver.IOBytes, driver.Labels{"nvlink", "receive"}, of.received, 0.01, mebibyte)
+			c.within(l.After[i], driver.IOBytes, driver.Labels{"nvlink", "transmit"}, of.transmitted, 0.01, mebibyte)
+			c.within(l.After[i], driver.IOBytes, driver.Labels{"nvlink", "receive"}, of.received, 0.01, mebibyte)
 		}
 	}
 	c.uuids()
@@ -190,14 +190,14 @@ func (c *comparison) gpu(gpu *element, s driver.Sample, version string) {
 		gi, _ := printed.number("gpu_instance_id")
 		ci, _ := printed.number("compute_instance_id")
 		instance := nvidia.Instance(int(gi), int(ci))
-		i := slices.IndexFunc(c.after,
+		i := slices.IndexFunc(c.After,
 			func(s driver.Sample) bool { return s.Hardware.Parent == uuid && s.Hardware.Instance == instance })
 		if i < 0 {
 			c.add(finding{missing, uuid, "MIG device " + instance, "", ""})
 			continue
 		}
 		for _, column := range instanceColumns() {
-			c.column(printed, c.after[i], column)
+			c.column(printed, c.After[i], column)
 		}
 	}
 	for _, printed := range gpu.all("processes/process_info") {
@@ -226,8 +226,8 @@ func (c *comparison) within(s driver.Sample, q driver.Quantity, labels driver.La
 	printed, relative, slack float64,
 ) {
 	f := finding{missing, s.Hardware.UUID, name(q, labels), "", fmt.Sprint(printed)}
-	before, _ := readingIn(c.before, s.Hardware.UUID, q, labels)
-	after, ok := readingIn(c.after, s.Hardware.UUID, q, labels)
+	before, _ := readingIn(c.Before, s.Hardware.UUID, q, labels)
+	after, ok := readingIn(c.After, s.Hardware.UUID, q, labels)
 	if ok {
 		low, high := min(before.Value, after.Value), max(before.Value, after.Value)
 		if before.Quantity != q || before.At.IsZero() {
@@ -251,7 +251,7 @@ func (c *comparison) process(gpu string, printed *element) {
 	}
 	f := finding{missing, gpu, fmt.Sprintf("memory_used of process %v", pid), "", printed.text("used_memory")}
 	var ours []float64
-	for _, samples := range [][]driver.Sample{c.before, c.after} {
+	for _, samples := range [][]driver.Sample{c.Before, c.After} {
 		for _, s := range samples {
 			if v, ok := processMemory(s, int(pid)); ok && (s.Hardware.UUID == gpu || s.Hardware.Parent == gpu) {
 				ours = append(ours, v)
@@ -286,11 +286,11 @@ func processMemory(s driver.Sample, pid int) (float64, bool) {
 func (c *comparison) uuids() {
 	listed := parseList(c.list)
 	for _, uuid := range listed {
-		if !slices.ContainsFunc(c.after, func(s driver.Sample) bool { return s.Hardware.UUID == uuid }) {
+		if !slices.ContainsFunc(c.After, func(s driver.Sample) bool { return s.Hardware.UUID == uuid }) {
 			c.add(finding{missing, uuid, "device", "", "listed"})
 		}
 	}
-	for _, s := range c.after {
+	for _, s := range c.After {
 		f := finding{agrees, s.Hardware.UUID, "device", "read", "listed"}
 		if !slices.Contains(listed, s.Hardware.UUID) {
 			f.verdict, f.printed = differs, "not listed"
@@ -301,7 +301,7 @@ func (c *comparison) uuids() {
 
 // rest reports the readings that nvidia-smi does not print.
 func (c *comparison) rest() {
-	for _, s := range c.after {
+	for _, s := range c.After {
 		for _, r := range s.Readings {
 			if what := name(r.Quantity, r.Labels); !c.compared[s.Hardware.UUID+" "+what] {
 				c.add(finding{notCompared, s.Hardware.UUID, what, fmt.Sprint(r.Value), "nothing"})

@@ -110,7 +110,7 @@ func (c *comparison) attention(gpu *element, s driver.Sample) {
 
 // holds compares whether a reading is 1 with whether a condition holds.
 func (c *comparison) holds(s driver.Sample, q driver.Quantity, labels driver.Labels, want bool, printed string) {
-	r, ok := readingIn(c.after, s.Hardware.UUID, q, labels)
+	r, ok := readingIn(c.After, s.Hardware.UUID, q, labels)
 	f := finding{agrees, s.Hardware.UUID, name(q, labels), fmt.Sprint(r.Value), printed}
 	if want != (ok && r.Value == 1) {
 		f.verdict = differs

@@ -8,9 +8,9 @@
 // load changes utilization, memory, power, energy and PCIe traffic by the expected amounts, that
 // the claims of the two processes have the shares of the processes, and that DCGM agrees with NVML.
 //
-// testdata has recordings of the trial on hardware, which are checked again. Without hardware, the
-// trial runs on the fake of NVML, and the load on a fake of CUDA. What no recording has is untested
-// on hardware: MIG, NVLink, DCGM, and the names of the elements in the output of nvidia-smi of
-// other drivers than the recorded ones, which are those of published outputs of the drivers 535,
-// 590 and 595. known.py puts loads of known size on a GPU.
+// testdata has recordings of the trial on hardware, which are checked again, and in which tests
+// make errors that must be found. What no recording has is untested on hardware: MIG, NVLink, DCGM,
+// and the names of the elements in the output of nvidia-smi of other drivers than the recorded
+// ones, which are those of published outputs of the drivers 535, 590 and 595. known.py puts loads
+// of known size on a GPU.
 package gpu

@@ -3,7 +3,6 @@
 package gpu
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -31,18 +30,7 @@ func TestAgainstNvidiaSMI(t *testing.T) {
 	}
 	source, err := nvml.New(nvml.Config{})
 	must.Do(t, err)
-	program := buildLoad(t)
-	b := bench{
-		source: source,
-		wait:   func(seconds float64) { time.Sleep(time.Duration(seconds * float64(time.Second))) },
-		smi: func(ctx context.Context, args ...string) (string, error) {
-			out, err := exec.CommandContext(ctx, smi, args...).Output()
-			return string(out), err
-		},
-		start: func(device string, burden burden) (*load, error) {
-			return startLoad(t.Context(), program, device, burden)
-		},
-	}
+	b := bench{source: source, smi: smi, load: buildLoad(t)}
 	result := b.try(t)
 	if *recordIn != "" {
 		expect.OK(t, record(*recordIn, result, origin(result)))
@@ -110,7 +98,7 @@ func againstDCGM(t *testing.T, b bench) {
 			t.Log(err)
 		}
 		ours = b.sample(t)
-		b.wait(1)
+		time.Sleep(time.Second)
 	}
 	if len(others) == 0 {
 		t.Skip("NOT RUN: DCGM reads nothing on this machine (is libdcgm.so.4 installed?): it was not tested on hardware")
@@ -121,7 +109,7 @@ func againstDCGM(t *testing.T, b bench) {
 // origin returns the README of a recording.
 func origin(result trial) string {
 	model, version := "unknown", "unknown"
-	for _, s := range result.Idle.after {
+	for _, s := range result.Idle.After {
 		if s.Hardware.UUID == result.Device {
 			model, version = s.Hardware.Model, s.Hardware.DriverVersion
 		}
@@ -132,8 +120,7 @@ func origin(result trial) string {
 		time.Now().UTC().Format(time.DateOnly), model, version)
 }
 
-// Recordings from hardware are checked again. Without recordings, see testdata/README.md, there is
-// nothing to check; TestTrial checks a recording of the fake.
+// Recordings from hardware are checked again.
 func TestRecordings(t *testing.T) {
 	entries := must.Get(os.ReadDir("testdata"))(t)
 	for _, e := range entries {

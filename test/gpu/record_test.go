@@ -7,48 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"time"
+	"strconv"
+	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// A recording is a folder: trial.json has the readings, the other files have the output of
-// nvidia-smi. README.md states its origin.
-
-// recordedReading is a reading with the name of its quantity, since the numbers of quantities may
-// change.
-type recordedReading struct {
-	Quantity  string        `json:"quantity"`
-	Labels    driver.Labels `json:"labels"`
-	Value     float64       `json:"value"`
-	At        time.Time     `json:"at"`
-	Estimated bool          `json:"estimated,omitempty"`
-}
-
-type recordedProcess struct {
-	PID      int               `json:"pid"`
-	Readings []recordedReading `json:"readings"`
-}
-
-type recordedSample struct {
-	Hardware  driver.Hardware   `json:"hardware"`
-	Readings  []recordedReading `json:"readings"`
-	Processes []recordedProcess `json:"processes,omitempty"`
-}
-
-type recordedLook struct {
-	Before []recordedSample `json:"before"`
-	After  []recordedSample `json:"after"`
-}
-
-type recordedTrial struct {
-	Device     string             `json:"device"`
-	Idle       recordedLook       `json:"idle"`
-	Busy       recordedLook       `json:"busy"`
-	IdleSeries [][]recordedSample `json:"idleSeries"`
-	BusySeries [][]recordedSample `json:"busySeries"`
-	Loads      []loaded           `json:"loads"`
-}
+// A recording is a folder: trial.json has the readings, with the names of quantities, since their
+// numbers may change; the other files have the output of nvidia-smi. README.md states its origin.
 
 // Names of the files of a look.
 func queryFile(look string) string { return look + "-nvidia-smi-q.xml" }
@@ -57,21 +23,15 @@ func linksFile(look string) string { return look + "-nvidia-smi-nvlink.txt" }
 
 // record writes a trial into a folder, which it creates.
 func record(dir string, t trial, origin string) error {
-	recorded := recordedTrial{
-		Device: t.Device, Loads: t.Loads,
-		Idle: recordedLook{toRecord(t.Idle.before), toRecord(t.Idle.after)},
-		Busy: recordedLook{toRecord(t.Busy.before), toRecord(t.Busy.after)},
-	}
-	for _, samples := range t.IdleSeries {
-		recorded.IdleSeries = append(recorded.IdleSeries, toRecord(samples))
-	}
-	for _, samples := range t.BusySeries {
-		recorded.BusySeries = append(recorded.BusySeries, toRecord(samples))
-	}
-	text, err := json.Marshal(recorded)
+	text, err := json.Marshal(t)
 	if err != nil {
 		return fmt.Errorf("record the trial: %w", err)
 	}
+	text = regexp.MustCompile(`"Serial":"[^"]*"`).ReplaceAll(text, []byte(`"Serial":""`)) // as in the output of nvidia-smi
+	text = regexp.MustCompile(`"Quantity":\d+`).ReplaceAllFunc(text, func(field []byte) []byte {
+		number, _ := strconv.Atoi(string(field[len(`"Quantity":`):]))
+		return fmt.Appendf(nil, `"Quantity":%q`, driver.Quantity(number).String())
+	})
 	errs := []error{os.MkdirAll(dir, 0o750)}
 	for name, content := range map[string]string{
 		"trial.json": string(text) + "\n", "README.md": origin,
@@ -96,91 +56,27 @@ func anonymous(query string) string {
 }
 
 // replay reads a trial from a folder.
-func replay(dir string) (trial, error) {
-	var errs []error
+func replay(dir string) (t trial, err error) {
 	read := func(name string) string {
-		text, err := os.ReadFile(filepath.Join(dir, name))
-		errs = append(errs, err)
+		text, failed := os.ReadFile(filepath.Join(dir, name))
+		err = errors.Join(err, failed)
 		return string(text)
 	}
-	samples := func(recorded []recordedSample) []driver.Sample {
-		out, err := fromRecord(recorded)
-		errs = append(errs, err)
-		return out
-	}
-	var recorded recordedTrial
-	errs = append(errs, json.Unmarshal([]byte(read("trial.json")), &recorded))
-	look := func(name string, l recordedLook) look {
-		return look{
-			before: samples(l.Before), after: samples(l.After),
-			query: read(queryFile(name)), list: read(listFile(name)), links: read(linksFile(name)),
+	quantity := regexp.MustCompile(`(?i)"quantity":"(\w+)"`)
+	text := quantity.ReplaceAllStringFunc(read("trial.json"), func(field string) string {
+		name := strings.Split(field, `"`)[3]
+		q, ok := driver.Standard().Named(name)
+		if !ok {
+			err = fmt.Errorf("there is no quantity %q", name)
 		}
+		return fmt.Sprintf(`"quantity":%d`, q)
+	})
+	err = errors.Join(err, json.Unmarshal([]byte(text), &t))
+	for name, l := range map[string]*look{"idle": &t.Idle, "busy": &t.Busy} {
+		l.query, l.list, l.links = read(queryFile(name)), read(listFile(name)), read(linksFile(name))
 	}
-	t := trial{
-		Device: recorded.Device, Loads: recorded.Loads, Idle: look("idle", recorded.Idle),
-		Busy: look("busy", recorded.Busy),
-	}
-	for _, s := range recorded.IdleSeries {
-		t.IdleSeries = append(t.IdleSeries, samples(s))
-	}
-	for _, s := range recorded.BusySeries {
-		t.BusySeries = append(t.BusySeries, samples(s))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
 		return trial{}, fmt.Errorf("replay %s: %w", dir, err)
 	}
 	return t, nil
-}
-
-func toRecord(samples []driver.Sample) []recordedSample {
-	out := make([]recordedSample, 0, len(samples))
-	for _, s := range samples {
-		recorded := recordedSample{Hardware: s.Hardware, Readings: readingsToRecord(s.Readings)}
-		recorded.Hardware.Serial = "" // as in the output of nvidia-smi
-		for _, p := range s.Processes {
-			recorded.Processes = append(recorded.Processes, recordedProcess{p.PID, readingsToRecord(p.Readings)})
-		}
-		out = append(out, recorded)
-	}
-	return out
-}
-
-func readingsToRecord(readings []driver.Reading) []recordedReading {
-	out := make([]recordedReading, 0, len(readings))
-	for _, r := range readings {
-		out = append(out, recordedReading{r.Quantity.String(), r.Labels, r.Value, r.At, r.Estimated})
-	}
-	return out
-}
-
-func fromRecord(recorded []recordedSample) ([]driver.Sample, error) {
-	out := make([]driver.Sample, 0, len(recorded))
-	for _, r := range recorded {
-		readings, err := readingsFromRecord(r.Readings)
-		if err != nil {
-			return nil, err
-		}
-		s := driver.Sample{Hardware: r.Hardware, Readings: readings}
-		for _, p := range r.Processes {
-			readings, err := readingsFromRecord(p.Readings)
-			if err != nil {
-				return nil, err
-			}
-			s.Processes = append(s.Processes, driver.Process{PID: p.PID, Readings: readings})
-		}
-		out = append(out, s)
-	}
-	return out, nil
-}
-
-func readingsFromRecord(recorded []recordedReading) ([]driver.Reading, error) {
-	out := make([]driver.Reading, 0, len(recorded))
-	for _, r := range recorded {
-		q, ok := driver.Standard().Named(r.Quantity)
-		if !ok {
-			return nil, fmt.Errorf("there is no quantity %q", r.Quantity)
-		}
-		out = append(out, driver.Reading{Quantity: q, Labels: r.Labels, Value: r.Value, At: r.At, Estimated: r.Estimated})
-	}
-	return out, nil
 }

@@ -1,8 +1,8 @@
 package gpu
 
 import (
-	"context"
 	"fmt"
+	"os/exec"
 	"slices"
 	"testing"
 	"time"
@@ -17,12 +17,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// bench is a machine with GPUs, real or fake.
+// bench is a machine with GPUs.
 type bench struct {
-	source driver.Source
-	smi    func(ctx context.Context, args ...string) (string, error) // the output of nvidia-smi
-	wait   func(seconds float64)
-	start  func(device string, b burden) (*load, error) // a process that loads a device
+	source    driver.Source
+	smi, load string // the programs nvidia-smi and load
 }
 
 // burden is the load of a process on a GPU.
@@ -68,11 +66,11 @@ func (b bench) try(t *testing.T) trial {
 	var out trial
 	out.IdleSeries = b.series(t, idleSeconds)
 	out.Idle = b.look(t)
-	out.Device = idleDevice(out.Idle.after)
+	out.Device = idleDevice(out.Idle.After)
 	must.That(t, out.Device != "", "every device is busy: none is available for the load")
 	var loads []*load
 	for _, burden := range burdens() {
-		l := must.Get(b.start(out.Device, burden))(t)
+		l := must.Get(startLoad(t.Context(), b.load, out.Device, burden))(t)
 		t.Cleanup(l.kill)
 		loads = append(loads, l)
 		out.Loads = append(out.Loads, loaded{PID: l.pid, Burden: burden})
@@ -94,7 +92,7 @@ func (b bench) series(t *testing.T, seconds int) [][]driver.Sample {
 	series := make([][]driver.Sample, 0, seconds)
 	for range seconds {
 		series = append(series, b.sample(t))
-		b.wait(1)
+		time.Sleep(time.Second)
 	}
 	return series
 }
@@ -118,20 +116,19 @@ func (b bench) sample(t *testing.T) []driver.Sample {
 // look reads the machine before and after nvidia-smi.
 func (b bench) look(t *testing.T) look {
 	t.Helper()
-	run := func(args ...string) string {
-		out, err := b.smi(t.Context(), args...)
-		must.That(t, err == nil, "nvidia-smi %q: %v", args, err)
-		return out
+	run := func(args ...string) (string, error) {
+		out, err := exec.CommandContext(t.Context(), b.smi, args...).Output()
+		return string(out), err
 	}
-	l := look{before: b.sample(t)}
-	l.query, l.list = run("-q", "-x"), run("-L")
-	if out, err := b.smi(t.Context(), "nvlink", "-gt", "d"); err == nil {
+	l := look{Before: b.sample(t)}
+	l.query, l.list = must.Get(run("-q", "-x"))(t), must.Get(run("-L"))(t)
+	if out, err := run("nvlink", "-gt", "d"); err == nil {
 		l.links = out
 	} else {
 		t.Logf("not compared: NVLinks: nvidia-smi nvlink -gt d: %v", err)
 	}
-	b.wait(1)
-	l.after = b.sample(t)
+	time.Sleep(time.Second)
+	l.After = b.sample(t)
 	return l
 }
 
@@ -262,7 +259,7 @@ func claimName(i int) string { return [2]string{"heavy", "light"}[i] }
 // namespace than the driver's they are missing or have other numbers.
 func (t trial) seen() bool {
 	for _, l := range t.Loads {
-		if !slices.ContainsFunc(t.Busy.after, func(s driver.Sample) bool { _, ok := processMemory(s, l.PID); return ok }) {
+		if !slices.ContainsFunc(t.Busy.After, func(s driver.Sample) bool { _, ok := processMemory(s, l.PID); return ok }) {
 			return false
 		}
 	}

@@ -2,6 +2,7 @@ package invariant
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,9 +53,57 @@ func claim(pods ...types.UID) *resourceapi.ResourceClaim {
 
 // world is a node whose API objects and exporter's report are known for each second.
 type world struct {
-	pod   *corev1.Pod // nil: there is none
-	claim *resourceapi.ResourceClaim
-	row   bool // the report has the claim's hold
+	pod   *corev1.Pod                // nil: there is none
+	claim *resourceapi.ResourceClaim // nil: the API server is away
+	row   bool                       // the report has the claim's hold
+	// report is the exporter's report; nil: it has the row alone.
+	report *present.Report
+	ready  map[types.UID]bool // the pods with a sandbox, and whether a container runs; see Containers
+}
+
+// running is the world with the pod and its claim, which holds the device.
+func running(row bool) world { return world{pod: pod("a"), claim: claim("a"), row: row} }
+
+func second(s int) time.Time { return time.Unix(1e9+int64(s), 0) }
+
+func seconds(from, to int) []standstill.Span {
+	span := standstill.Span{From: second(from)}
+	if to > 0 {
+		span.To = second(to)
+	}
+	return []standstill.Span{span}
+}
+
+// play checks the snapshots of some seconds, and returns the errors, each once.
+func play(o *Ownership, length int, is func(second int) world) string {
+	var said []string
+	for s := range length {
+		w, at := is(s), second(s)
+		if w.claim != nil {
+			var pods []*corev1.Pod
+			if w.pod != nil {
+				pods = append(pods, w.pod)
+			}
+			o.Truth.Observe(at, at, pods, []*resourceapi.ResourceClaim{w.claim})
+		}
+		if o.Containers != nil {
+			o.Containers.Observe(at, at, w.ready)
+		}
+		if w.report == nil {
+			w.report = holding(at, w.row)
+		}
+		for _, err := range o.Check(w.report) {
+			said = append(said, err.Error())
+		}
+	}
+	slices.Sort(said)
+	return strings.Join(slices.Compact(said), "\n")
+}
+
+// wants checks that the errors contain a text, or that there are none if it is empty.
+func wants(t *testing.T, said, want string) {
+	t.Helper()
+	expect.That(t, (want != "" || said == "") && strings.Contains(said, want), "wrong: %s, want %q", said, want)
 }
 
 // TestOwnership checks a minute. The pod starts at second 10 and is deleted at second 40.
@@ -62,7 +111,7 @@ func TestOwnership(t *testing.T) {
 	right := func(second int) world {
 		w := world{claim: claim()}
 		if second >= 10 && second < 40 {
-			w = world{pod: pod("a"), claim: claim("a"), row: true}
+			w = running(true)
 		}
 		return w
 	}
@@ -164,23 +213,11 @@ func TestOwnership(t *testing.T) {
 				Truth: NewTruth("node1"), ListedOnly: tt.listed, FromStart: tt.start,
 				Contradicted: map[string]bool{"team": tt.both},
 			}
-			wrong := map[string]bool{}
-			for second := range 60 {
+			wants(t, play(&o, 60, func(second int) world {
 				w := right(second)
 				tt.is(second, &w)
-				at := time.Unix(1e9+int64(second), 0)
-				var pods []*corev1.Pod
-				if w.pod != nil {
-					pods = append(pods, w.pod)
-				}
-				o.Truth.Observe(at, at, pods, []*resourceapi.ResourceClaim{w.claim})
-				for _, err := range o.Check(holding(at, w.row)) {
-					wrong[err.Error()] = true
-				}
-			}
-			said := fmt.Sprint(wrong)
-			expect.That(t, (tt.want != "" || len(wrong) == 0) && strings.Contains(said, tt.want),
-				"wrong: %s, want %q", said, tt.want)
+				return w
+			}), tt.want)
 			held := present.HolderReport{Namespace: "team", Name: "c", ID: gpu, AllocatedSeconds: tt.held}
 			r := &present.Report{Claims: []present.HolderReport{held}}
 			if sums := o.Seconds(r); (sums.Check() != nil) != tt.off {
@@ -222,20 +259,17 @@ func holding(at time.Time, row bool) *present.Report {
 func TestOwnershipOfShares(t *testing.T) {
 	c := claim("a")
 	results := &c.Status.Allocation.Devices.Results
-	first, second := types.UID("s1"), types.UID("s2")
+	one, other := types.UID("s1"), types.UID("s2")
 	*results = append(*results, (*results)[0])
-	(*results)[0].ShareID, (*results)[1].ShareID = &first, &second
+	(*results)[0].ShareID, (*results)[1].ShareID = &one, &other
 	for _, except := range []bool{false, true} {
 		o := Ownership{Truth: NewTruth("node1"), Except: map[string]bool{"team": except}}
-		var wrong []error
-		for second := range 21 {
-			at := time.Unix(1e9+int64(second), 0)
-			o.Truth.Observe(at, at, []*corev1.Pod{pod("a")}, []*resourceapi.ResourceClaim{c})
-			r := holding(at, true)
+		wrong := play(&o, 21, func(s int) world {
+			r := holding(second(s), true)
 			r.Devices[0].Shares[0].ShareID = "s1" // the other share is missing
-			wrong = append(wrong, o.Check(r)...)
-		}
-		expect.That(t, (len(wrong) == 0) == except && (o.Compared() == 0) == except,
+			return world{pod: pod("a"), claim: c, report: r}
+		})
+		expect.That(t, (wrong == "") == except && (o.Compared() == 0) == except,
 			"excepted: %v, compared: %d, wrong: %v", except, o.Compared(), wrong)
 		want := Sums{Least: 20, Most: 20, Apart: 20, Outside: []string{
 			"team/c of gpu.example.com/node1/gpu-0: 0.0 s, in truth 20.0 to 20.0 s",
@@ -270,39 +304,26 @@ func TestOwnershipOfAShareThatIsNotKnownYet(t *testing.T) {
 			shareID := types.UID("s1")
 			held := claim("a")
 			held.Status.Allocation.Devices.Results[0].ShareID = &shareID
-			time0 := time.Unix(1e9, 0)
-			stood := standstill.Span{
-				From: time0.Add(time.Duration(tt.stood[0]) * time.Second),
-				To:   time0.Add(time.Duration(tt.stood[1]) * time.Second),
-			}
-			o := Ownership{Truth: NewTruth("node1"), Stood: func() []standstill.Span { return []standstill.Span{stood} }}
-			wrong := map[string]bool{}
-			for second := range 40 {
-				at := time0.Add(time.Duration(second) * time.Second)
-				r := &present.Report{Time: at, Devices: []present.DeviceReport{{ID: gpu}}}
-				var pods []*corev1.Pod
-				c := claim()
-				if second >= 10 {
-					pods, c = append(pods, pod("a")), held
-					for share, is := range map[string]bool{
-						"":   second >= tt.without[0] && second < tt.without[1],
-						"s1": second >= tt.with[0] && second < tt.with[1],
-						"s2": tt.other,
-					} {
-						if is {
-							r.Devices[0].Shares = append(r.Devices[0].Shares,
-								present.ShareReport{Namespace: "team", Claim: "c", ShareID: share})
-						}
+			stood := func() []standstill.Span { return seconds(tt.stood[0], tt.stood[1]) }
+			o := Ownership{Truth: NewTruth("node1"), Stood: stood}
+			wants(t, play(&o, 40, func(s int) world {
+				w := world{claim: claim(), report: holding(second(s), false)}
+				if s < 10 {
+					return w
+				}
+				w.pod, w.claim = pod("a"), held
+				for share, is := range map[string]bool{
+					"":   s >= tt.without[0] && s < tt.without[1],
+					"s1": s >= tt.with[0] && s < tt.with[1],
+					"s2": tt.other,
+				} {
+					if is {
+						d := &w.report.Devices[0]
+						d.Shares = append(d.Shares, present.ShareReport{Namespace: "team", Claim: "c", ShareID: share})
 					}
 				}
-				o.Truth.Observe(at, at, pods, []*resourceapi.ResourceClaim{c})
-				for _, err := range o.Check(r) {
-					wrong[err.Error()] = true
-				}
-			}
-			if said := fmt.Sprint(wrong); tt.want == "" && len(wrong) > 0 || !strings.Contains(said, tt.want) {
-				t.Errorf("wrong: %s, want %q", said, tt.want)
-			}
+				return w
+			}), tt.want)
 		})
 	}
 }
@@ -312,22 +333,13 @@ func TestOwnershipOfAShareThatIsNotKnownYet(t *testing.T) {
 func TestOwnershipEnded(t *testing.T) {
 	for _, goesOn := range []bool{false, true} {
 		o := Ownership{Truth: NewTruth("node1")}
-		wrong := map[string]bool{}
-		for second := range 50 {
-			at := time.Unix(1e9+int64(second), 0)
-			if second == 32 { // when the journal was read
-				o.Truth.Ended(claim().UID, time.Unix(1e9+30, 0))
+		wrong := play(&o, 50, func(s int) world {
+			if s == 32 { // when the journal was read
+				o.Truth.Ended(claim().UID, second(30))
 			}
-			o.Truth.Observe(at, at, []*corev1.Pod{pod("a")}, []*resourceapi.ResourceClaim{claim("a")})
-			r := &present.Report{Time: at, Devices: []present.DeviceReport{{ID: gpu}}}
-			if second < 30 || goesOn {
-				r.Devices[0].Shares = []present.ShareReport{{Namespace: "team", Claim: "c"}}
-			}
-			for _, err := range o.Check(r) {
-				wrong[err.Error()] = true
-			}
-		}
-		expect.That(t, (len(wrong) > 0) == goesOn, "a row that goes on: %v; wrong: %v", goesOn, wrong)
+			return running(s < 30 || goesOn)
+		})
+		expect.That(t, (wrong != "") == goesOn, "a row that goes on: %v; wrong: %v", goesOn, wrong)
 		got := o.Seconds(&present.Report{})
 		expect.That(t, got.Least == 30 && got.Most == 30, "held for %v to %v s, want 30", got.Least, got.Most)
 	}
@@ -351,21 +363,17 @@ func TestOwnershipWhileTheServerIsAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := Ownership{Truth: NewTruth("node1")}
-			wrong := map[string]bool{}
-			for second := range 40 {
-				at := time.Unix(1e9+int64(second), 0)
-				if second < 10 || second >= 20 {
-					all := []*corev1.Pod{pod("a")}
-					if tt.gone && second >= 20 {
-						all = nil
-					}
-					o.Truth.Observe(at, at, all, []*resourceapi.ResourceClaim{claim("a")})
+			wrong := play(&o, 40, func(s int) world {
+				w := running(s < tt.row)
+				switch {
+				case s >= 10 && s < 20:
+					w.claim = nil
+				case s >= 20 && tt.gone:
+					w.pod = nil
 				}
-				for _, err := range o.Check(holding(at, second < tt.row)) {
-					wrong[err.Error()] = true
-				}
-			}
-			expect.That(t, len(wrong) > 0 == tt.misses, "wrong: %v", wrong)
+				return w
+			})
+			expect.That(t, wrong != "" == tt.misses, "wrong: %v", wrong)
 			if got := o.Seconds(&present.Report{}); got.Least != tt.held[0] || got.Most != tt.held[1] {
 				t.Errorf("held for %v to %v s, want %v", got.Least, got.Most, tt.held)
 			}
@@ -404,26 +412,26 @@ func TestOwnershipObservedLate(t *testing.T) {
 func TestLastUse(t *testing.T) {
 	truth, c := NewTruth("node1"), claim("a", "b")
 	of := func(device string) driver.ID { return driver.ID{Driver: gpu.Driver, Pool: gpu.Pool, Device: device} }
-	first, second := c.Status.Allocation.Devices.Results[0], c.Status.Allocation.Devices.Results[0]
-	first.Request, second.Request, second.Device = "a", "b", "gpu-1"
-	c.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{first, second}
+	results := c.Status.Allocation.Devices.Results
+	results = append(results, results[0])
+	results[0].Request, results[1].Request, results[1].Device = "a", "b", "gpu-1"
+	c.Status.Allocation.Devices.Results = results
 	user := func(uid types.UID) *corev1.Pod {
 		p := pod(uid)
 		p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "devices", Request: string(uid)}}
 		return p
 	}
-	at := func(second int) time.Time { return time.Unix(1e9+int64(second), 0) }
-	for second := range 30 {
+	for s := range 30 {
 		var pods []*corev1.Pod
-		if second < 10 {
+		if s < 10 {
 			pods = append(pods, user("a"))
 		}
-		if second < 20 {
+		if s < 20 {
 			pods = append(pods, user("b"))
 		}
-		truth.Observe(at(second), at(second), pods, []*resourceapi.ResourceClaim{c})
+		truth.Observe(second(s), second(s), pods, []*resourceapi.ResourceClaim{c})
 	}
-	for device, want := range map[string]time.Time{"gpu-0": at(9), "gpu-1": {}, "gpu-2": {}} {
+	for device, want := range map[string]time.Time{"gpu-0": second(9), "gpu-1": {}, "gpu-2": {}} {
 		if got := truth.LastUse(c.UID, of(device)); !got.Equal(want) {
 			t.Errorf("%s was used until %v before the others, want %v", device, got, want)
 		}
@@ -433,34 +441,29 @@ func TestLastUse(t *testing.T) {
 // The kubelet takes back the devices of a claim at second 20, and reports the end of its pod to the
 // API server at second 40: the row may be missing from second 20 on, if the journal says so.
 func TestOwnershipOfWhatWasTakenBack(t *testing.T) {
-	at := func(second int) time.Time { return time.Unix(1e9+int64(second), 0) }
 	for name, tt := range map[string]struct {
 		prepared []standstill.Span
 		least    float64
 		misses   bool
 	}{
 		"no journal":     {least: 39, misses: true},
-		"still prepared": {prepared: []standstill.Span{{From: at(0)}}, least: 39, misses: true},
-		"taken back":     {prepared: []standstill.Span{{From: at(0), To: at(20)}}, least: 20},
-		"prepared again": {prepared: []standstill.Span{{From: at(0), To: at(20)}, {From: at(24)}}, least: 35, misses: true},
+		"still prepared": {prepared: seconds(0, 0), least: 39, misses: true},
+		"taken back":     {prepared: seconds(0, 20), least: 20},
+		"prepared again": {prepared: append(seconds(0, 20), seconds(24, 0)...), least: 35, misses: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := Ownership{Truth: NewTruth("node1")}
 			if tt.prepared != nil {
 				o.Prepared = func(types.UID) []standstill.Span { return tt.prepared }
 			}
-			wrong := map[string]bool{}
-			for second := range 60 {
-				var pods []*corev1.Pod
-				if second < 40 {
-					pods = append(pods, pod("a"))
+			wrong := play(&o, 60, func(s int) world {
+				w := running(s < 20)
+				if s >= 40 {
+					w.pod = nil
 				}
-				o.Truth.Observe(at(second), at(second), pods, []*resourceapi.ResourceClaim{claim("a")})
-				for _, err := range o.Check(holding(at(second), second < 20)) {
-					wrong[err.Error()] = true
-				}
-			}
-			expect.That(t, len(wrong) > 0 == tt.misses, "wrong: %v", wrong)
+				return w
+			})
+			expect.That(t, wrong != "" == tt.misses, "wrong: %v", wrong)
 			if got := o.Seconds(&present.Report{}); got.Least != tt.least {
 				t.Errorf("held for %v s at least, want %v", got.Least, tt.least)
 			}

@@ -187,7 +187,7 @@ func (t *Truth) observeListed(
 			continue
 		}
 		for _, p := range consumers(c, pods) {
-			if p.Spec.NodeName == "" || p.DeletionTimestamp != nil || !isNamed(p, c.Name) {
+			if p.Spec.NodeName == "" || p.DeletionTimestamp != nil || !IsListed(p, c.Name) {
 				continue
 			}
 			listed[p.UID] = true
@@ -293,8 +293,8 @@ func observe(in []interval, from, until time.Time, is, possible bool) []interval
 // lists the whole claim for it.
 func state(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod, request string) (now moment) {
 	for _, p := range consumers(c, pods) {
-		runs, names, stays := hasStarted(p), isNamed(p, c.Name), p.DeletionTimestamp == nil && p.Spec.NodeName != ""
-		uses := usesRequest(p, c.Name, request)
+		runs, names, stays := HasStarted(p), IsListed(p, c.Name), p.DeletionTimestamp == nil && p.Spec.NodeName != ""
+		uses := UsesRequest(p, c.Name, request)
 		for f, is := range (moment{
 			reserved: true, started: runs && uses, named: names, listed: runs && names,
 			staying: stays && uses, startedStaying: runs && stays && uses, listedStaying: runs && names && stays,
@@ -334,8 +334,8 @@ func names(p *corev1.Pod, claim string) bool {
 	})
 }
 
-// hasStarted reports whether any container of a pod has started.
-func hasStarted(p *corev1.Pod) bool {
+// HasStarted reports whether any container of a pod has started.
+func HasStarted(p *corev1.Pod) bool {
 	if p.Status.Phase == corev1.PodRunning {
 		return true
 	}
@@ -345,9 +345,9 @@ func hasStarted(p *corev1.Pod) bool {
 	})
 }
 
-// isNamed reports whether a container that PodResources lists names a claim of the pod. The
+// IsListed reports whether a container that PodResources lists names a claim of the pod. The
 // containers of the claim for extended resources name it implicitly.
-func isNamed(p *corev1.Pod, claim string) bool {
+func IsListed(p *corev1.Pod, claim string) bool {
 	if s := p.Status.ExtendedResourceClaimStatus; s != nil && s.ResourceClaimName == claim {
 		return true
 	}
@@ -370,9 +370,9 @@ func isNamed(p *corev1.Pod, claim string) bool {
 	return false
 }
 
-// usesRequest reports whether a container of the pod names the whole claim or the request, or no
+// UsesRequest reports whether a container of the pod names the whole claim or the request, or no
 // container names the claim.
-func usesRequest(p *corev1.Pod, claim, request string) bool {
+func UsesRequest(p *corev1.Pod, claim, request string) bool {
 	request, _, _ = strings.Cut(request, "/")
 	local, named := localNames(p, claim), false
 	for _, containers := range [2][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {

@@ -3,6 +3,9 @@ package live
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -52,24 +55,64 @@ func Start(t testing.TB, cmd *exec.Cmd, client *http.Client, ready string) {
 	})
 }
 
+// Answer is the answer to a request.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+	Took   time.Duration // until its end
+}
+
+// Ask sends a GET with headers, which are names and values in turns, and reads the answer to its
+// end.
+func Ask(ctx context.Context, client *http.Client, address string, headers ...string) (Answer, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	if err != nil {
+		return Answer{}, err
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+		if headers[i] == "Host" {
+			request.Host = headers[i+1]
+		}
+	}
+	begun := time.Now()
+	response, err := client.Do(request)
+	if err != nil {
+		return Answer{}, err
+	}
+	body, err := io.ReadAll(response.Body)
+	err = errors.Join(err, response.Body.Close())
+	return Answer{response.StatusCode, response.Header, body, time.Since(begun)}, err
+}
+
+// Basic returns the value of the header Authorization for a user with a password.
+func Basic(user, password string) string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
+}
+
 // Get returns an error unless a GET of an address is answered with status 200.
 func Get(client *http.Client, address string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	a, err := Ask(ctx, client, address)
+	if err == nil && a.Status != http.StatusOK {
+		err = fmt.Errorf("%s: status %d", address, a.Status)
+	}
+	return err
+}
+
+// JSON gets an address and decodes the answer.
+func JSON(ctx context.Context, client *http.Client, address string, into any) error {
+	a, err := Ask(ctx, client, address)
+	if err == nil && a.Status != http.StatusOK {
+		err = fmt.Errorf("status %d: %.300s", a.Status, a.Body)
+	}
+	if err == nil {
+		err = json.Unmarshal(a.Body, into)
+	}
 	if err != nil {
-		return err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if _, err := io.Copy(io.Discard, response.Body); err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", address, response.Status)
+		return fmt.Errorf("get %s: %w", address, err)
 	}
 	return nil
 }

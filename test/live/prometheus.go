@@ -138,20 +138,15 @@ func decodeSample(v [2]any) (Sample, error) {
 
 // Get sends a request to Prometheus's API and decodes the data of the response.
 func (p Prometheus) Get(ctx context.Context, path string, parameters url.Values, data any) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path+"?"+parameters.Encode(), http.NoBody)
-	if err != nil {
-		return err
-	}
-	response, err := p.client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
 	body := struct {
 		Status, Error string
 		Data          any
 	}{Data: data}
-	if err := json.NewDecoder(response.Body).Decode(&body); err != nil {
+	a, err := Ask(ctx, p.client, p.url+path+"?"+parameters.Encode()) // the status of an error is not 200
+	if err == nil {
+		err = json.Unmarshal(a.Body, &body)
+	}
+	if err != nil {
 		return err
 	}
 	if body.Status != "success" {

@@ -105,23 +105,3 @@ func (k Kind) Trace(seed uint64, length time.Duration) Trace {
 		Samples: func(yield func(*Sample) bool) { newPlayer(&k, seed).play(length, yield) },
 	}
 }
-
-// As returns the kind with another telemetry.
-func (k Kind) As(t Telemetry) Kind {
-	k.Sees = t
-	return k
-}
-
-// From returns the trace without its beginning, as an exporter sees it that starts later.
-func (t Trace) From(skip time.Duration) Trace {
-	all := t.Samples
-	t.Samples = func(yield func(*Sample) bool) {
-		n := int(skip / time.Second)
-		for s := range all {
-			if n--; n < 0 && !yield(s) {
-				return
-			}
-		}
-	}
-	return t
-}

@@ -16,10 +16,6 @@ func laterKinds() []Kind {
 			"reasoning: launchers that create a Job for each rank", work("start", minute, start()),
 			wait("barrier", 35*minute, OthersHost, quiet(2, 16)), work("steps", 0, steps)).
 			in(Pod{WorkloadKind: "Job", Completions: 1, Parallelism: 1, Members: 4}),
-		job("jax-compiles-on-host-0",
-			"host 0 compiles for 25 minutes and shares the result, the others wait in a broadcast",
-			"github.com/openxla/xla/issues/44517", work("start", minute, start()), wait("broadcast", 25*minute, OthersHost,
-				quiet(60, 8)), work("steps", 0, steps)).in(jobSet(8)),
 		job("server-sleeps-in-broadcast",
 			"a server over two devices waits for requests in a broadcast, its processes sleep",
 			"github.com/zai-org/GLM-130B/issues/32", loop(0, work("requests", 5*minute, decode(74, 0.7).links(30e9, 0)).
@@ -46,9 +42,6 @@ func laterKinds() []Kind {
 			"the kernel waits for blocks that a storage device writes into its memory: no CPU, no page fault",
 			"reasoning: GPUDirect Storage", loop(0, work("compute", 5*minute, stencil(60)),
 				wait("read", 15*minute, OthersHost, quiet(60, 16).pcie(900e6, 1e6).disk(890e6, 0)))),
-		job("slow-storage-to-device", "the same at 1.5 MB/s from a far store",
-			"reasoning: GPUDirect Storage over a slow link", loop(0, work("compute", 5*minute, stencil(60)),
-				wait("read", 15*minute, OthersHost, quiet(60, 16).pcie(1.5e6, 0.1e6)))),
 		job("frozen-by-checkpoint",
 			"the pod is frozen and its memory written for twelve minutes, after its kernel was drained",
 			"reasoning: cuda-checkpoint and CRIU", loop(0, work("steps", 3*hour, trainBF16(60)),
@@ -86,9 +79,6 @@ func contention() Load {
 func laterHangs() []Kind {
 	steps := stepsOverNetwork()
 	return []Kind{
-		job("hang-job-for-each-rank", "each rank is a Job of its own; one was deleted, this one waits for ever",
-			"reasoning", after(steps, OthersGone, spinNet(72, 16))...).
-			in(Pod{WorkloadKind: "Job", Completions: 1, Parallelism: 1, Members: 4}),
 		job("hang-proxy-threads", "one device, and three threads of NCCL that poll for it",
 			"github.com/NVIDIA/nccl/issues/374", after(steps, OthersGone, spinNet(72, 16).cpu(3.1))...).in(podGroup(2)),
 		job("hang-in-cold-start", "it hangs after a minute of work: there is little past to compare with", "reasoning",
@@ -100,12 +90,6 @@ func laterHangs() []Kind {
 				hangFor("housekeeping", 5*second, spinNet(72, 16).host(2.9, 4e3).disk(0, 400e3)))).in(pyTorchJob(4)),
 		job("hang-slow-memory", "the kernel polls a flag over NVLink in another device's memory", "reasoning",
 			after(steps, OthersSpin, pollsPeer())...).in(onePod()).devices(2),
-		job("hang-low-power-limit", "the operator has set a limit of 300 W of 700", "reasoning",
-			after(slowClock(trainBF16(40), 0.55), OthersGone, slowClock(spin(40, 16), 0.9))...).in(onePod()),
-		job("hang-in-service", "a replica hangs in a kernel with requests waiting; its probe says that it is ready",
-			"reasoning", after(decode(70, 0.8), InStep, spin(70, 30).net(3e3, 4e3))...).in(deployment()),
-		job("hang-h200", "a spin on an H200", "recording hang_after_training",
-			after(trainBF16(100), OthersGone, spin(100, 16).cpu(0.001))...).on(H200(), FullGPM).in(onePod()),
 	}
 }
 

@@ -198,13 +198,6 @@ func gemmFP64(memoryGiB float64) Load {
 	return l
 }
 
-// render is ray tracing: single precision and integers, without tensors.
-func render(memoryGiB float64) Load {
-	l := open(memoryGiB).cpu(1.2)
-	l.Busy, l.SM, l.Occupancy, l.FP32, l.Int, l.DRAM, l.Noise = 0.99, 0.95, 0.35, 0.24, 0.2, 0.12, 0.05
-	return l
-}
-
 // stencil is a solver on a grid in double precision, bound by memory.
 func stencil(memoryGiB float64) Load {
 	l := open(memoryGiB).cpu(1)

@@ -63,9 +63,6 @@ func H200() Model {
 // L4 is an NVIDIA L4: without a context 12 W, with one 28 W.
 func L4() Model { return scaled("NVIDIA L4", 58, 23, 12, 28, 72, 2040e6) }
 
-// L40S is an NVIDIA L40S.
-func L40S() Model { return scaled("NVIDIA L40S", 142, 45, 33, 84, 350, 2520e6) }
-
 // T4 is an NVIDIA T4.
 func T4() Model { return scaled("Tesla T4", 40, 15, 10, 27, 70, 1590e6) }
 
@@ -85,8 +82,6 @@ func MI300X() Model { return scaled("AMD Instinct MI300X", 304, 192, 138, 142, 7
 func R9700() Model { return scaled("AMD Radeon AI PRO R9700", 64, 32, 17, 44, 300, 2920e6) }
 
 const (
-	kib = 1 << 10
-	mib = 1 << 20
 	gib = 1 << 30
 )
 
@@ -107,7 +102,6 @@ const (
 	AMDSysfs
 	// UtilizationOnly is utilization and memory, nothing else.
 	UtilizationOnly
-	NumTelemetries // the number of kinds, not one of them
 )
 
 // String returns a short name.

@@ -97,10 +97,10 @@ func ParseRecordings(r io.Reader) ([]Recording, error) {
 // are 0, and those of the host that some second has.
 func (file *recordedFile) measured() (measured [NumFields]bool) {
 	for f := range NumFields {
-		measured[f] = f.recordedKey() != "" && !f.Host()
+		measured[f] = f.String() != "" && !f.Host()
 		for _, segment := range file.Segments {
 			for _, second := range segment.Seconds {
-				if second[f.recordedKey()] != nil {
+				if second[f.String()] != nil {
 					measured[f] = true
 				}
 			}
@@ -117,7 +117,7 @@ func valuesOf(second, last map[string]any, measured *[NumFields]bool) Values {
 		if !is {
 			continue
 		}
-		key := Field(f).recordedKey()
+		key := Field(f).String()
 		now, _ := second[key].(float64)
 		before, _ := last[key].(float64)
 		known := last != nil
@@ -136,43 +136,18 @@ func valuesOf(second, last map[string]any, measured *[NumFields]bool) Values {
 	return values
 }
 
-// recordedKey returns the key of the field in a recording; "" if it was not recorded. The resident
+// String returns the key of the field in a recording; "" if it was not recorded. The resident
 // memory of the process stands for the anonymous memory of its cgroup.
-func (f Field) recordedKey() string {
-	switch f {
-	case Busy:
-		return "utilization_ratio"
-	case Occupancy:
-		return "occupancy_ratio"
-	case MemoryUsed:
-		return "memory_used_bytes"
-	case Power:
-		return "power_watts"
-	case Clock:
-		return "clock_hertz_sm"
-	case ClockMax:
-		return "clock_max_hertz_sm"
-	case Energy:
-		return "energy_joules_total"
-	case PCIeReceived:
-		return "pcie_receive_bytes_total"
-	case PCIeTransmitted:
-		return "pcie_transmit_bytes_total"
-	case HostCPU:
-		return "host_cpu_seconds"
-	case HostWritten:
-		return "host_write_bytes"
-	case PageFaults:
-		return "host_minflt"
-	case MajorFaults:
-		return "host_majflt"
-	case HostAnon:
-		return "host_rss_bytes"
-	case SM, Tensor, FP64, FP32, FP16, Int, DRAM, Decoder, Encoder, JPEG, OFA:
-		return "engine_" + f.engine()
-	default:
-		return ""
-	}
+func (f Field) String() string {
+	return map[Field]string{
+		Busy: "utilization_ratio", Occupancy: "occupancy_ratio", MemoryUsed: "memory_used_bytes", Power: "power_watts",
+		Clock: "clock_hertz_sm", ClockMax: "clock_max_hertz_sm", Energy: "energy_joules_total",
+		PCIeReceived: "pcie_receive_bytes_total", PCIeTransmitted: "pcie_transmit_bytes_total", HostCPU: "host_cpu_seconds",
+		HostWritten: "host_write_bytes", PageFaults: "host_minflt", MajorFaults: "host_majflt", HostAnon: "host_rss_bytes",
+		SM: "engine_sm", Tensor: "engine_tensor", FP64: "engine_fp64", FP32: "engine_fp32", FP16: "engine_fp16",
+		Int: "engine_int", DRAM: "engine_dram", Decoder: "engine_decoder", Encoder: "engine_encoder", JPEG: "engine_jpeg",
+		OFA: "engine_ofa",
+	}[f]
 }
 
 // steady is the highest number of last seconds that are repeated: a checkpoint and the two seconds

@@ -12,9 +12,6 @@ func servingKinds() []Kind { //nolint:funlen // a table
 		job("llm-decode", "tokens of full batches, without a pause", "recording infer_decode",
 			work("load", 2*minute, open(60).host(2, 20e3).disk(900e6, 0).pcie(900e6, 1e6)), work("serve", 0, decode(72, 1))).
 			in(deployment()),
-		job("llm-batch-of-one", "one conversation at a time uses an eighth of the memory's bandwidth",
-			"recording infer_decode", loop(0, work("answer", 12*second, decode(40, 0.23)).spread(0.5),
-				idle("reads", 25*second, open(40).cpu(0.1)).spread(0.9))).in(deployment()),
 		job("server-bursts", "ten small batches, then a pause of 0.8 s", "recording infer_bursty",
 			loop(0, work("batches", 20*time.Millisecond, prefill(2.2)),
 				idle("pause", 800*time.Millisecond, open(2.2).cpu(0.5)))).in(deployment()),
@@ -32,18 +29,9 @@ func servingKinds() []Kind { //nolint:funlen // a table
 			"github.com/zai-org/GLM-130B/issues/32", loop(0, work("prompt", 40*second, decode(20, 0.9).links(10e9, 0)),
 				Phase{Name: "no prompt", For: 70 * minute, Spread: 0.5, Truth: Idle, Load: spin(20, 16).cpu(8)})).in(onePod()).
 			devices(8).on(V100(), NVMLOnly),
-		job("triton-small-models", "classification at 40 requests a second on a T4", "reasoning",
-			loop(0, work("serve", 10*second, smallServer()))).on(T4(), DCGMDefault).in(deployment()),
-		job("whisper-batches", "ffmpeg decodes on the CPU, the device works in bursts", "reasoning",
-			loop(0, work("ffmpeg", 14*second, open(10).host(3, 4e3).disk(2e6, 0)).spread(0.4),
-				work("transcribe", 9*second, decode(10, 0.8)).spread(0.4))).on(L4(), DCGMDefault).in(deployment()),
 		job("embeddings-hourly", "a cron inside of the pod embeds for three minutes each hour", "reasoning",
 			loop(0, work("embed", 3*minute, prefill(6)), idle("until the next hour", 57*minute, open(6)))).in(deployment()).
 			on(L4(), NVMLOnly),
-		job("images-on-demand", "an image takes eight seconds; two thirds of the day nobody asks",
-			"67 % of the samples are 0 in Alibaba's cluster-trace-v2026-GenAI",
-			loop(0, work("image", 8*second, prefill(18)).spread(0.2), idle("no request", 17*second, open(18)).spread(1.5))).
-			in(deployment()).on(A100(), DCGMDefault),
 		job("disaggregated-prefill", "prompts come in waves, the cache goes out over RDMA", "reasoning",
 			loop(0, work("prompts", 4*second, prefill(70).links(0, 2e9)).spread(0.6),
 				idle("no prompt", 11*minute, open(70).cpu(1.1)).spread(0.8))).in(deployment()),
@@ -54,11 +42,6 @@ func servingKinds() []Kind { //nolint:funlen // a table
 		job("jpeg-thumbnails", "the JPEG engine decodes, a scaling kernel follows", "reasoning",
 			loop(0, work("folder", 9*minute, thumbnails()).spread(0.4),
 				work("list the bucket", 2*minute, open(3).host(0.5, 900).net(300e3, 40e3)))).in(deployment()),
-		job("video-analytics", "32 cameras: decoder at .4, inference at 30 frames a second", "reasoning: DeepStream",
-			work("cameras", 0, cameras())).on(L40S(), DCGMDefault).in(deployment()),
-		job("cloud-gaming", "graphics without tensors, encoder for the stream; the player pauses", "reasoning",
-			loop(0, work("plays", 50*minute, gaming()).spread(0.5), work("menu", 10*minute, gaming().duty(0.15)).spread(0.8))).
-			on(L40S(), NVMLOnly).in(onePod()),
 		job("whisper-live", "a stream of speech uses 5 % all day", "reasoning",
 			loop(0, work("chunk", 100*time.Millisecond, decode(5, 0.9)), idle("next chunk", 1900*time.Millisecond,
 				open(5).cpu(0.2)))).on(T4(), UtilizationOnly).in(deployment()),
@@ -78,8 +61,6 @@ func servingKinds() []Kind { //nolint:funlen // a table
 			"reasoning", loop(0, work("load", 8*second, open(5).host(1, 30e3).disk(800e6, 0).pcie(800e6, 1e6)),
 				work("chat", 25*second, decode(8, 0.8)).spread(0.6), idle("keeps the model", 5*minute, open(8)),
 				idle("unloaded", 40*minute, rest()).spread(0.8))).on(L4(), NVMLOnly).in(deployment()),
-		job("mps-three-clients", "three small clients share the device by MPS: some client always runs something small",
-			"reasoning", work("serve", 0, mpsClients())).in(deployment()),
 		job("work-queue-in-kernel",
 			"a persistent kernel polls a queue in the device's memory; a task comes each seven minutes", "reasoning",
 			loop(0, work("task", 9*second, mcFP32()).spread(0.5), Phase{
@@ -87,12 +68,6 @@ func servingKinds() []Kind { //nolint:funlen // a table
 				Truth: Idle, Load: spin(4, 132).cpu(0.3).net(2e3, 2e3),
 			})).in(deployment()),
 	}
-}
-
-func smallServer() Load {
-	l := open(3).host(1.4, 300).pcie(45e6, 3e6).net(6e6, 100e3)
-	l.Busy, l.SM, l.Occupancy, l.Tensor, l.FP32, l.DRAM, l.Int, l.Noise = 0.17, 0.1, 0.03, 0.02, 0.012, 0.05, 0.02, 0.2
-	return l
 }
 
 func transcode() Load {
@@ -107,28 +82,9 @@ func thumbnails() Load {
 	return l
 }
 
-func cameras() Load {
-	l := open(14).host(3, 400).net(16e6, 1e6).pcie(20e6, 9e6)
-	l.Busy, l.SM, l.Occupancy, l.Tensor, l.FP32, l.Int, l.Decoder, l.DRAM, l.Noise = 0.5, 0.3, 0.09, 0.06, 0.03,
-		0.05, 0.4, 0.16, 0.06
-	return l
-}
-
-func gaming() Load {
-	l := open(7).host(5, 900).net(80e3, 4e6).pcie(600e6, 60e6)
-	l.Busy, l.SM, l.Occupancy, l.FP32, l.Int, l.DRAM, l.Encoder, l.Noise = 0.7, 0.5, 0.2, 0.2, 0.1, 0.3, 0.25, 0.15
-	return l
-}
-
 // phantom is a resident context that its driver reports as busy.
 func phantom(memoryGiB float64) Load {
 	l := open(memoryGiB)
 	l.Busy = 1
-	return l
-}
-
-func mpsClients() Load {
-	l := open(14).host(2.2, 600).pcie(18e6, 4e6)
-	l.Busy, l.SM, l.Occupancy, l.Tensor, l.FP32, l.Int, l.DRAM, l.Noise = 0.8, 0.12, 0.02, 0.01, 0.015, 0.01, 0.04, 0.1
 	return l
 }

@@ -36,6 +36,7 @@ type server struct {
 	mu      sync.Mutex
 	reviews []string      // the paths that were posted to
 	fail    int           // a status to fail with
+	failing string        // the only path that fails; "": all
 	answer  string        // in place of the right one
 	delay   time.Duration // of every answer
 	revoked bool          // alice is known no more
@@ -45,6 +46,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.reviews = append(s.reviews, r.URL.Path)
 	fail, answer, delay, revoked := s.fail, s.answer, s.delay, s.revoked
+	if s.failing != "" && s.failing != r.URL.Path {
+		fail = 0
+	}
 	s.mu.Unlock()
 	// Timers of zero duration in several goroutines of a bubble crash the race detector (golang/go
 	// issue 78156).
@@ -292,7 +296,10 @@ func TestFailures(t *testing.T) {
 			fault  func(*server)
 			reason string
 		}{
-			"fails":     {func(s *server) { s.fail = 500 }, "unavailable"},
+			"fails": {func(s *server) { s.fail = 500 }, "unavailable"},
+			"fails to say what a user may": {
+				func(s *server) { s.fail, s.failing = 500, accessReviews }, "unavailable",
+			},
 			"hangs":     {func(s *server) { s.delay = time.Hour }, "timeout"},
 			"malformed": {func(s *server) { s.answer = `{"status":` }, "malformed"},
 			"too large": {
@@ -318,7 +325,11 @@ func TestFailures(t *testing.T) {
 			if status := g.status("/metrics", "Bearer alice"); status != 200 {
 				t.Errorf("%s: status %d when all is well again", name, status)
 			}
-			expect.Equal(t, name, []string{"up", "up", test.reason, test.reason, "up", "up"}, g.outcomes)
+			want := []string{"up", "up", test.reason, test.reason, "up", "up"}
+			if s.failing != "" { // the reviews of tokens succeed
+				want = []string{"up", "up", "up", test.reason, "up", test.reason, "up"}
+			}
+			expect.Equal(t, name, want, g.outcomes)
 		}
 	})
 }

@@ -1,5 +1,5 @@
-// Package decode reads JSON documents of exporters that may lie. It reads them element by element,
-// and bounds the number of elements and the memory that they take, also for all documents together.
+// Package decode reads JSON documents of exporters that may lie. It bounds the memory that they
+// take, also for all documents together.
 //
 // Bounds (max…) are for what other exporters send.
 package decode
@@ -31,7 +31,7 @@ func NewBudget(share, pool int64) *Budget {
 	return b
 }
 
-// Account is the memory that a document takes, as [Decoder] estimates it. It is not safe for
+// Account is the memory that a document takes, as it is estimated while it is read. It is not safe for
 // concurrent use.
 type Account struct {
 	of         *Budget

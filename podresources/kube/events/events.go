@@ -1,10 +1,7 @@
 // Package events writes Kubernetes Events about pods and ResourceClaims.
 //
-// The correlator of client-go's recorder processes the events before they are sent
-// (k8s.io/client-go/tools/record): it counts the same event in the one that exists, and combines
-// many events that differ only by their message. The recorder itself is not used: it drops events
-// without counting them, its retries block the next events, and after a restart it creates a second
-// object for the same event.
+// client-go's recorder is not used: it drops events without counting them, its retries block the
+// next events, and after a restart it creates a second object for the same event.
 //
 // Bounds (max…) are for what the API server sends.
 package events
@@ -19,8 +16,6 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/time/rate"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/record"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -58,9 +53,8 @@ type Result string
 
 // The results of events that are not lost.
 const (
-	Created    Result = "created"
-	Updated    Result = "updated"    // the count of an event that exists was raised
-	Suppressed Result = "suppressed" // too many of one object: it is tried again a minute later
+	Created Result = "created"
+	Updated Result = "updated" // the count of an event that exists was raised
 )
 
 // UIDUnknown is the reason why an event of an object without a UID is lost.
@@ -70,7 +64,7 @@ const UIDUnknown Result = "uid_unknown"
 // have no other metric.
 func Results() []Result {
 	return []Result{
-		Created, Updated, Suppressed, UIDUnknown, Result(driver.ReasonTooMany), Result(driver.ReasonForbidden),
+		Created, Updated, UIDUnknown, Result(driver.ReasonTooMany), Result(driver.ReasonForbidden),
 		Result(driver.ReasonAbsent), Result(driver.ReasonUnavailable), Result(driver.ReasonTimeout),
 	}
 }
@@ -92,6 +86,8 @@ const (
 	burst = 25
 	// repeatEvery is the shortest time between two updates of the count of one event.
 	repeatEvery = time.Minute
+	// rememberFor is how long the count of an event is known.
+	rememberFor = 10 * time.Minute
 	// maxWaiting is the highest number of waiting events.
 	maxWaiting = 256
 	// giveUpAfter is the age at which an event is dropped while the API server can't be reached.
@@ -106,15 +102,21 @@ const (
 
 // Writer writes events one after the other.
 type Writer struct {
-	config     Config
-	correlator *record.EventCorrelator
-	limiter    *rate.Limiter
-	wake       chan struct{} // one element: something waits
+	config  Config
+	limiter *rate.Limiter
+	wake    chan struct{} // one element: something waits
 
 	mu      sync.Mutex
 	number  int
 	waiting map[identity]*entry
-	written map[identity]time.Time // within the last repeatEvery
+	written map[identity]record // within the last rememberFor
+}
+
+// record is what is known of an event that was written, or tried to be.
+type record struct {
+	at     time.Time // of the last attempt
+	count  int32
+	exists bool // at the API server
 }
 
 // identity distinguishes events.
@@ -130,18 +132,15 @@ type entry struct {
 	Event
 	number int       // in the order of arrival
 	due    time.Time // not before
+	count  int32     // with the earlier ones
+	exists bool      // the API server has the event, as far as known
 }
 
 // New returns a writer.
 func New(config Config) *Writer {
 	return &Writer{
 		config: config, limiter: rate.NewLimiter(pace, burst), wake: make(chan struct{}, 1),
-		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{
-			QPS: float32(1 / repeatEvery.Seconds()), BurstSize: burst,
-			SpamKeyFunc: func(e *corev1.Event) string { return string(e.InvolvedObject.UID) + e.Reason },
-			MessageFunc: func(e *corev1.Event) string { return combined + e.Message },
-		}),
-		waiting: map[identity]*entry{}, written: map[identity]time.Time{},
+		waiting: map[identity]*entry{}, written: map[identity]record{},
 	}
 }
 
@@ -165,11 +164,11 @@ func (w *Writer) Write(events ...Event) {
 			w.config.Count(Result(driver.ReasonTooMany))
 		default:
 			due := now
-			if last, ok := w.written[id]; ok {
-				due = last.Add(repeatEvery)
+			if last, ok := w.written[id]; ok && last.at.Add(repeatEvery).After(now) {
+				due = last.at.Add(repeatEvery)
 			}
 			w.number++
-			w.waiting[id] = &entry{*e, w.number, due}
+			w.waiting[id] = &entry{Event: *e, number: w.number, due: due}
 		}
 	}
 	select {
@@ -184,7 +183,7 @@ func (w *Writer) next(atEnd bool) (*entry, time.Duration) {
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.written, func(_ identity, at time.Time) bool { return now.Sub(at) >= repeatEvery })
+	maps.DeleteFunc(w.written, func(_ identity, last record) bool { return now.Sub(last.at) >= rememberFor })
 	var first *entry
 	for _, e := range w.waiting {
 		if first == nil || e.due.Before(first.due) || e.due.Equal(first.due) && e.number < first.number {
@@ -197,8 +196,12 @@ func (w *Writer) next(atEnd bool) (*entry, time.Duration) {
 	case first.due.After(now) && !atEnd:
 		return nil, first.due.Sub(now)
 	}
-	delete(w.waiting, first.identity())
-	w.written[first.identity()] = now
+	id := first.identity()
+	delete(w.waiting, id)
+	last := w.written[id]
+	first.count, first.exists = last.count+int32(first.Times), last.exists
+	last.at = now
+	w.written[id] = last
 	return first, 0
 }
 
@@ -220,9 +223,7 @@ func (w *Writer) Run(ctx context.Context) {
 			w.Write(e.Event)
 			break
 		}
-		if w.write(ctx, e) == Suppressed {
-			w.Write(e.Event)
-		}
+		w.write(ctx, e)
 	}
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
@@ -242,34 +243,14 @@ func (w *Writer) sleep(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// write correlates and sends an event, and counts the result. It tries again while the API server
-// can't be reached.
-func (w *Writer) write(ctx context.Context, e *entry) Result {
-	result := w.try(ctx, e)
-	w.config.Count(result)
-	return result
-}
-
-func (w *Writer) try(ctx context.Context, e *entry) Result {
-	correlated, err := w.correlator.EventCorrelate(w.object(e))
-	if err != nil {
-		return Result(driver.ReasonOther)
-	}
-	if correlated.Skip {
-		e.Times-- // the correlator has counted it once
-		return Suppressed
-	}
-	event := correlated.Event
-	event.Count += int32(e.Times - 1)
-	w.finish(event)
-	w.correlator.UpdateState(event)
-	known := len(correlated.Patch) > 0
+// write sends an event, and counts the result. It tries again while the API server can't be reached.
+func (w *Writer) write(ctx context.Context, e *entry) {
 	failures := 0
 	result, err := backoff.Retry(ctx, func() (Result, error) {
-		sent, result, err := w.send(ctx, event, known)
+		sent, result, err := w.send(ctx, w.object(e), e.exists)
 		w.config.State(err)
 		if err == nil {
-			w.correlator.UpdateState(sent)
+			e.count, e.exists = sent.Count, true
 			return result, nil
 		}
 		failures++
@@ -279,9 +260,12 @@ func (w *Writer) try(ctx context.Context, e *entry) Result {
 		return "", err
 	}, backoff.WithMaxElapsedTime(giveUpAfter))
 	if err != nil {
-		return Result(driver.ReasonOf(err))
+		result = Result(driver.ReasonOf(err))
 	}
-	return result
+	w.mu.Lock()
+	w.written[e.identity()] = record{time.Now(), e.count, e.exists}
+	w.mu.Unlock()
+	w.config.Count(result)
 }
 
 // again reports whether an event should be sent again after this number of failures.

@@ -218,46 +218,6 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// Many events of one pod that differ by their message alone are combined.
-func TestSimilar(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
-		r := start(t, s)
-		for n := range 30 {
-			e := xid(pod(1), 1)
-			e.Message = fmt.Sprintf("XID %d", n)
-			r.Write(e)
-			time.Sleep(10 * time.Second)
-		}
-		counts := s.counts(pod(1))
-		joint := 0
-		for text, count := range counts {
-			if strings.Contains(text, combined) {
-				joint += count
-			}
-		}
-		expect.That(t, len(counts) == 10 && joint >= 15,
-			"%d events, and %d times they were combined: %v", len(counts), joint, counts)
-	})
-}
-
-// What is too much of one pod at once is written later.
-func TestSuppressed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := start(t, newServer())
-		for n := range 40 {
-			e := xid(pod(1), 1)
-			e.Message = fmt.Sprintf("XID %d", n)
-			r.Write(e)
-		}
-		time.Sleep(time.Hour)
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		expect.That(t, r.results[Suppressed] != 0 && r.results[Created]+r.results[Updated] == 40,
-			"of 40 events: %v", r.results)
-	})
-}
-
 // Without the right every event is counted as forbidden, and that is known before there is one.
 // With the right events are written again. What is about a namespace that ends is lost alone.
 func TestRefused(t *testing.T) {

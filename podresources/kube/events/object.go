@@ -22,8 +22,6 @@ import (
 
 const (
 	component = "dra-exporter"
-	// combined is the beginning of the message of an event that stands for several.
-	combined = "(combined from similar events): "
 	// maxMessage is the highest length of a message in events.k8s.io.
 	maxMessage = 1024
 	// maxName is the highest length of the object's name in an event's name. Names have at most 253
@@ -33,7 +31,8 @@ const (
 	maxAnswer = 1 << 20
 )
 
-// object returns the object of the API for an event.
+// object returns the object of the API for an event. Its name is derived from the object and the
+// event, so that after a restart the same event is found.
 func (w *Writer) object(e *entry) *corev1.Event {
 	at := metav1.NewTime(e.At)
 	version := "v1"
@@ -44,34 +43,19 @@ func (w *Writer) object(e *entry) *corev1.Event {
 	if e.Normal {
 		kind = corev1.EventTypeNormal
 	}
-	out := &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace},
+	message := shorten(e.Message, maxMessage)
+	sum := sha256.Sum256([]byte(strings.Join([]string{e.Kind, e.UID, e.Reason, message, w.config.Node}, "\x00")))
+	name := strings.TrimRight(shorten(e.Name, maxName), ".-") + "." + hex.EncodeToString(sum[:8])
+	return &corev1.Event{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: name},
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: version, Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, UID: types.UID(e.UID),
 		},
-		Type: kind, Reason: e.Reason, Message: shorten(e.Message, maxMessage-len(combined)),
-		FirstTimestamp: at, LastTimestamp: at, Count: 1,
-		Source: corev1.EventSource{Component: component, Host: w.config.Node},
+		Type: kind, Reason: e.Reason, Message: message, FirstTimestamp: at, LastTimestamp: at, Count: e.count,
+		Source:              corev1.EventSource{Component: component, Host: w.config.Node},
+		ReportingController: component, ReportingInstance: w.config.Node,
 	}
-	w.finish(out)
-	return out
-}
-
-// finish sets the fields that the correlator does not keep. The name is derived from the object and
-// the event, so that after a restart the same event is found.
-func (w *Writer) finish(e *corev1.Event) {
-	e.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
-	e.ReportingController, e.ReportingInstance = component, w.config.Node
-	e.ResourceVersion = ""
-	message := e.Message
-	if strings.HasPrefix(message, combined) {
-		message = combined
-	}
-	sum := sha256.Sum256([]byte(strings.Join([]string{
-		e.InvolvedObject.Kind, string(e.InvolvedObject.UID), e.Reason, message, w.config.Node,
-	}, "\x00")))
-	object := strings.TrimRight(shorten(e.InvolvedObject.Name, maxName), ".-")
-	e.Name = object + "." + hex.EncodeToString(sum[:8])
 }
 
 // shorten cuts a text to a number of bytes, between characters.
@@ -91,7 +75,7 @@ func (w *Writer) send(ctx context.Context, e *corev1.Event, known bool) (*corev1
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	path := "/api/v1/namespaces/" + e.Namespace + "/events"
-	change := map[string]any{"count": e.Count, "lastTimestamp": e.LastTimestamp, "message": e.Message}
+	change := map[string]any{"count": e.Count, "lastTimestamp": e.LastTimestamp}
 	if known {
 		out, err := w.patch(ctx, path+"/"+e.Name, change)
 		if !isStatus(err, metav1.StatusReasonNotFound) { // the API server keeps events for an hour by default

@@ -34,7 +34,6 @@ const (
 	playing        = 90 * time.Second
 	scrapeInterval = 15 * time.Second
 	slowRefresh    = 30 * time.Second
-	zeroHold       = 20 * time.Second
 	xidInterval    = 1700 * time.Millisecond        // of errors on the first GPU; each has its own
 	xidTiming      = 250 * time.Millisecond         // how far off the begin or end of a pod may be seen
 	settling       = slowRefresh + 2*scrapeInterval // until the last pods' metrics are scraped

@@ -1,16 +1,12 @@
 package accuracy
 
 import (
-	"encoding/json"
-	"io"
 	"math"
-	"net/http"
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/expect"
-	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // withinBounds is the part of the pods whose true use is within the bounds of their claims'
@@ -21,12 +17,8 @@ const withinBounds = 0.99
 // the machine is stalled: the bounds are wider by the share of stalled time.
 func compareReceipts(t *testing.T, exporter, address string, pods truth) {
 	t.Helper()
-	response, err := http.Get("http://" + address + "/api/v1/receipts")
-	must.Do(t, err)
-	defer response.Body.Close()
-	text := must.Get(io.ReadAll(response.Body))(t)
 	var report present.ReceiptsReport
-	must.Do(t, json.Unmarshal(text, &report))
+	get(t, address, "/api/v1/receipts", &report)
 	compared, within, missing := 0, 0, len(pods)
 	var relative float64
 	for _, r := range report.Receipts {

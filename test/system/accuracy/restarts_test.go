@@ -2,7 +2,6 @@ package accuracy
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -262,7 +261,7 @@ func (r *restarted) compare(t *testing.T, p *live.Program, still []standstill.Sp
 	first, last := r.meters.first, r.meters.last
 	var report present.Report
 	live.Await(t, time.Minute, "the last reading is charged", func() error {
-		if get(t, p, "/api/v1/snapshot", &report); report.Time.Before(r.meters.frozen.Add(settled)) {
+		if get(t, p.Address, "/api/v1/snapshot", &report); report.Time.Before(r.meters.frozen.Add(settled)) {
 			return fmt.Errorf("the snapshot is of %v", report.Time)
 		}
 		return nil
@@ -298,7 +297,7 @@ func expectJoules(t *testing.T, name string, got, truth float64) {
 func (r *restarted) compareOthers(t *testing.T, p *live.Program, still []standstill.Span) {
 	t.Helper()
 	var receipts present.ReceiptsReport
-	get(t, p, "/api/v1/receipts", &receipts)
+	get(t, p.Address, "/api/v1/receipts", &receipts)
 	pods := truthOf(r.node, r.meters.frozen, still)
 	n, within, charged, truth, bounds, seen := 0, 0, 0.0, 0.0, 0.0, map[string]bool{}
 	for _, receipt := range receipts.Receipts {
@@ -336,12 +335,7 @@ func valueOf(values []present.ValueReport) float64 {
 }
 
 // get reads a JSON response of the program.
-func get(t *testing.T, p *live.Program, path string, into any) {
+func get(t *testing.T, address, path string, into any) {
 	t.Helper()
-	response, err := http.Get("http://" + p.Address + path)
-	must.Do(t, err)
-	defer response.Body.Close()
-	if err := json.NewDecoder(response.Body).Decode(into); err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
+	must.Do(t, live.JSON(t.Context(), http.DefaultClient, "http://"+address+path, into))
 }

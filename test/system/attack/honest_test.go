@@ -1,6 +1,7 @@
 package attack
 
 import (
+	"bytes"
 	"compress/gzip"
 	"context"
 	"crypto/tls"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
@@ -46,10 +48,9 @@ func newClient(trust *x509.CertPool) *http.Client {
 
 // answer is the answer to a scrape.
 type answer struct {
-	status int
-	body   string // decompressed
-	asked  time.Time
-	took   time.Duration
+	body  string // decompressed
+	asked time.Time
+	took  time.Duration
 }
 
 // errRefused means that the program has answered 503 with a time after which to try again.
@@ -60,54 +61,43 @@ var errRefused = errors.New("refused for now")
 func (g *target) scrape(timeout time.Duration) (answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	request, err := g.request(ctx)
-	if err != nil {
-		return answer{}, err
-	}
 	begun := time.Now()
-	response, err := g.client.Do(request)
+	got, err := live.Ask(ctx, g.client, g.url("/metrics"), g.headers()...)
 	if err != nil {
 		return answer{}, fmt.Errorf("scrape: %w", err)
 	}
-	defer response.Body.Close()
-	body, err := readAnswer(response)
-	a := answer{status: response.StatusCode, body: body, asked: begun, took: time.Since(begun)}
+	body, err := decompressed(got)
+	a := answer{body: body, asked: begun, took: time.Since(begun)}
 	switch {
 	case err != nil:
 		return a, fmt.Errorf("read the answer: %w", err)
-	case a.status == http.StatusServiceUnavailable && response.Header.Get("Retry-After") != "":
+	case got.Status == http.StatusServiceUnavailable && got.Header.Get("Retry-After") != "":
 		return a, errRefused
-	case a.status != http.StatusOK:
-		return a, fmt.Errorf("status %d: %.100s", a.status, body)
+	case got.Status != http.StatusOK:
+		return a, fmt.Errorf("status %d: %.100s", got.Status, body)
 	case !strings.HasSuffix(body, "\n# EOF\n"):
 		return a, fmt.Errorf("an answer of %d bytes has no end", len(body))
 	}
 	return a, nil
 }
 
-// request returns a request for the metrics as Prometheus sends it.
-func (g *target) request(ctx context.Context) (*http.Request, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url("/metrics"), http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	request.Header.Set("Accept", openMetrics)
-	request.Header.Set("Accept-Encoding", "gzip")
+// headers returns the headers of a request for the metrics as Prometheus sends it.
+func (g *target) headers() []string {
+	out := []string{"Accept", openMetrics, "Accept-Encoding", "gzip"}
 	if g.authorization != nil {
-		request.Header.Set("Authorization", g.authorization())
+		out = append(out, "Authorization", g.authorization())
 	}
-	return request, nil
+	return out
 }
 
 // openMetrics is what Prometheus accepts, without its protobuf.
 const openMetrics = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;q=0.3"
 
-func readAnswer(response *http.Response) (string, error) {
-	if response.Header.Get("Content-Encoding") != "gzip" {
-		body, err := io.ReadAll(response.Body)
-		return string(body), err
+func decompressed(a live.Answer) (string, error) {
+	if a.Header.Get("Content-Encoding") != "gzip" {
+		return string(a.Body), nil
 	}
-	plain, err := gzip.NewReader(response.Body)
+	plain, err := gzip.NewReader(bytes.NewReader(a.Body))
 	if err != nil {
 		return "", err
 	}

@@ -3,7 +3,6 @@ package attack
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -228,36 +228,20 @@ func (g *target) expectOtherSitesRefused() {
 // read the answer.
 func (g *target) ask(path, header, value string) (status int, allowed string) {
 	g.t.Helper()
-	request := must.Get(http.NewRequestWithContext(g.t.Context(), http.MethodGet, g.url(path), http.NoBody))(g.t)
-	request.Header.Set(header, value)
-	if header == "Host" {
-		request.Host = value
-	}
-	response, err := g.client.Do(request)
-	must.Do(g.t, err)
-	defer response.Body.Close()
-	_, _ = io.Copy(io.Discard, response.Body) // the status tells
-	return response.StatusCode, response.Header.Get("Access-Control-Allow-Origin")
+	a := must.Get(live.Ask(g.t.Context(), g.client, g.url(path), header, value))(g.t)
+	return a.Status, a.Header.Get("Access-Control-Allow-Origin")
 }
 
 // read requests a path repeatedly, uncompressed, over its own connection.
-func (g *target) read(ctx context.Context, path string) {
+func (g *target) read(ctx context.Context, path string) { g.readOf(ctx, path) }
+
+func (g *target) readOf(ctx context.Context, path string, headers ...string) {
 	client := newClient(g.trust)
 	client.Transport.(*http.Transport).DialContext = g.attacker().DialContext
 	defer client.CloseIdleConnections()
 	for ctx.Err() == nil {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url(path), http.NoBody)
-		if err != nil {
-			return // never
-		}
-		response, err := client.Do(request)
-		if err != nil {
-			backOff(ctx) // refused
-			continue
-		}
-		_, _ = io.Copy(io.Discard, response.Body) // as above
-		response.Body.Close()
-		if response.StatusCode == http.StatusServiceUnavailable {
+		a, err := live.Ask(ctx, client, g.url(path), headers...)
+		if err != nil || a.Status == http.StatusServiceUnavailable && len(headers) == 0 { // refused
 			backOff(ctx)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -158,23 +157,7 @@ func runAttackers(description string) error {
 
 // scrapeOver scrapes repeatedly over its own connection.
 func (g *target) scrapeOver(ctx context.Context) {
-	client := newClient(g.trust)
-	client.Transport.(*http.Transport).DialContext = g.attacker().DialContext
-	defer client.CloseIdleConnections()
-	for ctx.Err() == nil {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url("/metrics"), http.NoBody)
-		if err != nil {
-			return // never
-		}
-		request.Header.Set("Accept-Encoding", "gzip")
-		response, err := client.Do(request)
-		if err != nil {
-			backOff(ctx) // refused
-			continue
-		}
-		_, _ = io.Copy(io.Discard, response.Body) // as above
-		response.Body.Close()
-	}
+	g.readOf(ctx, "/metrics", "Accept-Encoding", "gzip")
 }
 
 // attacker connects from another address than the honest scraper, unless it is its neighbor.

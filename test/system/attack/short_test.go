@@ -2,7 +2,6 @@ package attack
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
@@ -161,13 +161,9 @@ func (c charge) events(asked []time.Time, stood []standstill.Span) string {
 // holdOf returns the start and the end of a pod's hold by the flight recorder, as times since the
 // start of the pod.
 func (g *target) holdOf(c *charge) string {
-	response, err := g.client.Get(g.url("/api/v1/history?claim=team-0/" + c.pod))
-	if err != nil {
-		return err.Error()
-	}
-	defer response.Body.Close()
 	var history recorder.History
-	if json.NewDecoder(response.Body).Decode(&history) != nil || len(history.Holders) == 0 {
+	err := live.JSON(context.Background(), g.client, g.url("/api/v1/history?claim=team-0/"+c.pod), &history)
+	if err != nil || len(history.Holders) == 0 {
 		return "it is not known when it held the device"
 	}
 	h := &history.Holders[0]

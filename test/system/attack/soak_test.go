@@ -3,10 +3,8 @@ package attack
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"net/http"
@@ -24,6 +22,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/node"
 )
@@ -164,22 +163,11 @@ func (s *soak) scrapeAll(n int) {
 func (s *soak) discard() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	request, err := s.request(ctx)
-	if err != nil {
-		return err
+	a, err := live.Ask(ctx, s.client, s.url("/metrics"), s.headers()...)
+	if err == nil && a.Status != http.StatusOK {
+		err = fmt.Errorf("scrape: status %d", a.Status)
 	}
-	response, err := s.client.Do(request)
-	if err != nil {
-		return fmt.Errorf("scrape: %w", err)
-	}
-	defer response.Body.Close()
-	if _, err := io.Copy(io.Discard, response.Body); err != nil {
-		return fmt.Errorf("read the answer: %w", err)
-	}
-	if response.StatusCode != http.StatusOK {
-		return errors.New(response.Status)
-	}
-	return nil
+	return err
 }
 
 // batch starts pods with a claim each, waits until the exporter shows all of them, and ends them.
@@ -308,10 +296,7 @@ func (s *soak) settle() map[string]float64 {
 // values collects the exporter's garbage and returns the values.
 func (s *soak) values() map[string]float64 {
 	s.t.Helper()
-	response, err := s.client.Get(s.url("/debug/pprof/heap?gc=1&debug=1"))
-	must.Do(s.t, err)
-	profile, err := readAnswer(response)
-	response.Body.Close()
+	profile, err := decompressed(must.Get(live.Ask(s.t.Context(), s.client, s.url("/debug/pprof/heap?gc=1&debug=1")))(s.t))
 	must.Do(s.t, err)
 	time.Sleep(time.Second) // until the metrics are those of another rendering
 	a := must.Get(s.scrape(time.Minute))(s.t)

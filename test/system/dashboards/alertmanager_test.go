@@ -22,6 +22,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestInhibitions gives the alerts of stories, which promtool has seen firing, to Alertmanager's
@@ -82,10 +83,7 @@ func TestInhibitions(t *testing.T) {
 // startInhibitor returns Alertmanager's inhibitor with these alerts.
 func startInhibitor(t *testing.T, fire []*alert.Alert) *inhibit.Inhibitor {
 	t.Helper()
-	data, err := os.ReadFile("../../../deployments/integrations/alertmanager/inhibitions.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("../../../deployments/integrations/alertmanager/inhibitions.yaml"))(t)
 	var file struct {
 		Rules []amconfig.InhibitRule `yaml:"inhibit_rules"`
 	}
@@ -99,9 +97,7 @@ func startInhibitor(t *testing.T, fire []*alert.Alert) *inhibit.Inhibitor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := alerts.Put(ctx, fire...); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, alerts.Put(ctx, fire...))
 	inhibitor := inhibit.NewInhibitor(alerts, file.Rules, silent, eventrecorder.NopRecorder())
 	ended := make(chan struct{})
 	go func() {
@@ -137,24 +133,15 @@ type kinds map[string]model.LabelSet
 
 func alertKinds(t *testing.T) kinds {
 	t.Helper()
-	catalog, err := query.NewCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
-	groups, err := rules.Groups(rules.Defaults(), catalog)
-	if err != nil {
-		t.Fatal(err)
-	}
+	catalog := must.Get(query.NewCatalog())(t)
+	groups := must.Get(rules.Groups(rules.Defaults(), catalog))(t)
 	out := kinds{}
 	for _, g := range groups {
 		for _, r := range g.Rules {
 			if r.Alert == "" {
 				continue
 			}
-			answer, err := catalog.Check(r.Expr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must.Get(catalog.Check(r.Expr))(t)
 			set := model.LabelSet{"alertname": model.LabelValue(r.Alert)}
 			for _, label := range answer.Labels {
 				set[model.LabelName(label)] = model.LabelValue(label + "-1")

@@ -75,20 +75,8 @@ func TestDriverCalls(t *testing.T) {
 	testRules(t, nil, file.String())
 }
 
-// columnOf is the query of a column of a table, over 15 minutes.
+// columnOf is the query of a column of a table of the Exporter dashboard.
 func columnOf(t *testing.T, title, column string) string {
 	t.Helper()
-	for _, board := range grafana.Boards() {
-		for _, row := range board.Rows {
-			for _, panel := range row.Panels {
-				for _, target := range panel.Targets {
-					if panel.Title == title && target.Column == column {
-						return filled(target.Expr, nil)
-					}
-				}
-			}
-		}
-	}
-	t.Fatalf("no table %s has a column %s", title, column)
-	return ""
+	return queryOf(t, "dra-exporter", title, func(_ int, of grafana.Target) bool { return of.Column == column })
 }

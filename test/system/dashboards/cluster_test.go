@@ -16,16 +16,14 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // families reads an exposition in the text format.
 func families(t *testing.T, text string) []*dto.MetricFamily {
 	t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	byName, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	byName := must.Get(parser.TextToMetricFamilies(strings.NewReader(text)))(t)
 	var out []*dto.MetricFamily
 	for _, f := range byName {
 		out = append(out, f)
@@ -57,10 +55,7 @@ func scraped(all []*dto.MetricFamily, at time.Time, target ...string) []point {
 // the exporter. testdata/README.md has the origin of the names of metrics and labels.
 func TestClaimsOfCluster(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("testdata", "kube-state-metrics.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join("testdata", "kube-state-metrics.txt")))(t)
 	at := time.Unix(1_700_000_100, 0)
 	e := newEngine(t)
 	for _, replica := range []string{"10.0.0.1:8080", "10.0.0.2:8080"} {
@@ -89,10 +84,7 @@ func TestClaimsOfCluster(t *testing.T) {
 			`{node="n1", resourceclaim_name="train-0-gpu"}`: 1, `{node="n2", resourceclaim_name="train-0-gpu"}`: 1,
 		},
 	} {
-		got, err := e.answers(expr, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(e.answers(expr, at))(t)
 		if diff := want.differ(spelled(got)); diff != "" {
 			t.Errorf("%s: %s\ngot %v", expr, diff, got)
 		}
@@ -108,10 +100,7 @@ func claimPanels(t *testing.T, e *engine, at time.Time) {
 		`{cluster="c1", namespace="other", resourceclaim_name="waiting"}`: 1.70000003e12,
 		`{cluster="c1", namespace="team", resourceclaim_name="waiting"}`:  1.70000006e12,
 	}
-	got, err := e.answers(panelQuery(t, "dra-fleet", "Pending claims", 0), at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(e.answers(panelQuery(t, "dra-fleet", "Pending claims", 0), at))(t)
 	if diff := want.differ(spelled(got)); diff != "" {
 		t.Errorf("%s\ngot %v", diff, got)
 	}
@@ -132,10 +121,7 @@ func spelled(a answers) answers {
 // documentedJoin returns the join with kube-state-metrics of dashboards/README.md.
 func documentedJoin(t *testing.T) string {
 	t.Helper()
-	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "dashboards", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := must.Get(os.ReadFile(filepath.Join("..", "..", "..", "dashboards", "README.md")))(t)
 	block := regexp.MustCompile("(?s)```text\n(dra_claim_info.*?)```").FindSubmatch(readme)
 	if block == nil {
 		t.Fatal("dashboards/README.md has no join with dra_claim_info")

@@ -21,6 +21,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // recordings returns the folder of recordings of hardware, which are no part of the tree.
@@ -84,10 +85,7 @@ func recordedH100(t *testing.T, until time.Time) []page {
 // h100 returns a node with an H100 and the seconds of a recorded workload.
 func h100(t *testing.T) (node, []map[string]any) {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(recordings(t), "gpu", "h100-workloads.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(filepath.Join(recordings(t), "gpu", "h100-workloads.json")))(t)
 	var file struct {
 		Device, Driver string
 		Segments       []struct {
@@ -95,9 +93,7 @@ func h100(t *testing.T) (node, []map[string]any) {
 			Seconds  []map[string]any
 		}
 	}
-	if err := json.Unmarshal(content, &file); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(content, &file))
 	for _, s := range file.Segments {
 		if s.Workload == "int_hash" {
 			return newNode(t, "n2", "gpu.nvidia.com", map[string]driver.Hardware{"gpu-0": {
@@ -213,14 +209,8 @@ func samplesOf(t *testing.T, text, preset string) []driver.Sample {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := scrape.New(config.Endpoints[0], "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	samples, err := source.Sample(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must.Get(scrape.New(config.Endpoints[0], ""))(t)
+	samples := must.Get(source.Sample(t.Context()))(t)
 	return samples
 }
 
@@ -265,10 +255,7 @@ func TestCompatPage(t *testing.T) {
 	}
 	for file, newNode := range map[string]func() node{"dcgm-l40s": l40s, "dcgm-a800mig": mig} {
 		t.Run(file, func(t *testing.T) {
-			text, err := os.ReadFile(filepath.Join(recordings(t), "expositions", file+".prom"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(os.ReadFile(filepath.Join(recordings(t), "expositions", file+".prom")))(t)
 			n := newNode()
 			const later = 5_000 // mJ
 			var pages []page
@@ -328,10 +315,7 @@ func comparePage(t *testing.T, e *engine, theirs []*dto.MetricFamily, at time.Ti
 		names++
 		// Instances of one profile differ in their number, which is another one here.
 		var want, got []string
-		vector, err := e.query(f.GetName(), at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		vector := must.Get(e.query(f.GetName(), at))(t)
 		key := func(get func(string) string, v float64) string {
 			out := fmt.Sprintf("%.0f", v)
 			for _, label := range kept {
@@ -368,10 +352,7 @@ func comparePage(t *testing.T, e *engine, theirs []*dto.MetricFamily, at time.Ti
 // what that page lacks, and compares what the rules give back, which others ask for.
 func TestCompatAMD(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join(recordings(t), "expositions", "amd-mi300x.prom"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join(recordings(t), "expositions", "amd-mi300x.prom")))(t)
 	n := newNode(t, "n4", "gpu.amd.com", map[string]driver.Hardware{"gpu-2-130": {
 		Serial: "692409005408", UUID: "ccff74a1-0000-1000-80e0-c6d49f5b0d86", Vendor: "amd", Model: "AMD Instinct MI300X OAM",
 		DriverVersion: "6.12.12", FirmwareVersion: "022.042.000.002.000001",

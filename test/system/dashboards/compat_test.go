@@ -23,6 +23,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // asked is what a board, a set of alerts or an autoscaler asks of another exporter's series.
@@ -47,32 +48,21 @@ func (q *askedQuery) UnmarshalYAML(node *yaml.Node) error {
 
 func readAsked(t *testing.T) []asked {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("testdata", "compat.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(filepath.Join("testdata", "compat.yaml")))(t)
 	var out []asked
-	if err := yaml.Unmarshal(content, &out); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.Unmarshal(content, &out))
 	return out
 }
 
 // replacement returns the rules that record the series of another exporter.
 func replacement(t *testing.T, exporter string, change func(*rules.Options)) []rules.Group {
 	t.Helper()
-	catalog, err := query.NewCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	catalog := must.Get(query.NewCatalog())(t)
 	o := shortOptions()
 	if change != nil {
 		change(&o)
 	}
-	all, err := rules.Replacements(o, catalog)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(rules.Replacements(o, catalog))(t)
 	for i := range all {
 		if all[i].Exporter == exporter {
 			return all[i].Groups()
@@ -98,10 +88,7 @@ func readDemo(t *testing.T, vendor string) []page {
 	live.StartDemo(t, filepath.Join("..", "..", ".."), address)
 	var out []page
 	for end := time.Now().Add(demoTime); time.Now().Before(end); time.Sleep(2 * time.Second) {
-		response, err := http.Get("http://" + address + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := must.Get(http.Get("http://" + address + "/metrics"))(t)
 		text, err := io.ReadAll(response.Body)
 		if err := response.Body.Close(); err != nil {
 			t.Error(err)
@@ -261,10 +248,7 @@ func telling() []string {
 // labels that it selects or groups by.
 func unconditional(t *testing.T, expr string) (string, []string) {
 	t.Helper()
-	parsed, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := must.Get(parser.NewParser(parser.Options{}).ParseExpr(expr))(t)
 	var labels []string
 	parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
 		switch n := node.(type) {
@@ -340,10 +324,7 @@ func checkOnce(t *testing.T, e *engine, now time.Time, page []*dto.MetricFamily)
 	for _, name := range []string{
 		"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_GPU_TEMP",
 	} {
-		vector, err := e.query(name+`{node="n1"}`, now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		vector := must.Get(e.query(name+`{node="n1"}`, now))(t)
 		got := map[string][]string{}
 		for _, s := range vector {
 			device := s.Metric.Get("dra_device_name")
@@ -435,10 +416,7 @@ func hasKey(m map[string]float64, key string) bool {
 // series.
 func valuesBy(t *testing.T, e *engine, now time.Time, expr, first, second string) map[string]map[string]float64 {
 	t.Helper()
-	vector, err := e.query(expr, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	vector := must.Get(e.query(expr, now))(t)
 	out := map[string]map[string]float64{}
 	for _, s := range vector {
 		if s.Metric.Get("node") != "n1" {
@@ -459,10 +437,7 @@ func valuesBy(t *testing.T, e *engine, now time.Time, expr, first, second string
 // TestCompatTable checks the table of boards on the page of the move.
 func TestCompatTable(t *testing.T) {
 	t.Parallel()
-	content, err := os.ReadFile("../../../deployments/integrations/dcgm-exporter/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile("../../../deployments/integrations/dcgm-exporter/README.md"))(t)
 	_, table, _ := strings.Cut(string(content), "| who asks |")
 	table, _, _ = strings.Cut(table, "\n\n")
 	rows := strings.Split(strings.TrimSpace(table), "\n")[2:]

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // distributionPanels returns the panels that show distributions.
@@ -48,10 +49,7 @@ func TestDistributions(t *testing.T) {
 		fill(t, e, world, change)
 		for _, panel := range distributionPanels(t) {
 			for i, target := range panel.Targets {
-				got, err := e.answers(filled(target.Expr, nil), minuteOf(lastMinute))
-				if err != nil {
-					t.Fatal(err)
-				}
+				got := must.Get(e.answers(filled(target.Expr, nil), minuteOf(lastMinute)))(t)
 				want := answers{}
 				if panel.Kind == grafana.Heatmap {
 					of := labels.EmptyLabels().String() + " of a histogram: "

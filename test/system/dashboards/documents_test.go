@@ -12,16 +12,14 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/test/docs"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestDocuments evaluates the queries and the samples of the documents in a real Prometheus that
 // scrapes the demo as in deployments/README.md.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
-	all, err := docs.Read(filepath.Join("..", "..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(docs.Read(filepath.Join("..", "..", "..")))(t)
 	exporter := live.FreeAddress(t)
 	prometheus := live.StartPrometheus(t, live.PrometheusOptions{Config: documentedScrape(t, all, exporter)})
 	live.StartDemo(t, filepath.Join("..", "..", ".."), exporter)

@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // copies are the changes of labels for series that are scraped or recorded twice.
@@ -74,18 +75,13 @@ func fill(t testing.TB, e *engine, world map[string]string, change func(*labels.
 // those without copies.
 func TestDuplicates(t *testing.T) {
 	t.Parallel()
-	catalog, err := query.NewCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	catalog := must.Get(query.NewCatalog())(t)
 	scraped := sameNames{catalog: catalog, series: map[string]string{}}
 	o := rules.Defaults()
 	o.QuietNetwork, o.Oversized = true, true
 	all := groups(t, o)
 	scraped.addScraped(t, all)
-	if _, err := rules.Groups(o, catalog); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(rules.Groups(o, catalog))(t)
 	grafana.Catalog(catalog)
 	recorded := sameNames{catalog: catalog, series: map[string]string{}}
 	queries := map[string]string{}

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // engine is a database with Prometheus' query engine, in the process of the test.
@@ -28,10 +29,7 @@ type engine struct {
 
 func newEngine(t testing.TB) *engine {
 	t.Helper()
-	db, err := tsdb.Open(t.TempDir(), promslog.NewNopLogger(), nil, tsdb.DefaultOptions(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(tsdb.Open(t.TempDir(), promslog.NewNopLogger(), nil, tsdb.DefaultOptions(), nil))(t)
 	e := &engine{db: db, ask: promql.NewEngine(promql.EngineOpts{
 		MaxSamples: 50e6, Timeout: time.Minute, EnableAtModifier: true,
 	})}
@@ -69,9 +67,7 @@ func (e *engine) add(t testing.TB, points ...point) {
 			t.Fatalf("append %v: %v", p.labels, err)
 		}
 	}
-	if err := appender.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, appender.Commit())
 }
 
 // query evaluates an expression at one time.

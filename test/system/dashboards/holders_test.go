@@ -68,15 +68,24 @@ func TestHolders(t *testing.T) {
 // panelQuery returns a query of a panel, with all values of the variables.
 func panelQuery(t *testing.T, board, title string, target int) string {
 	t.Helper()
+	return queryOf(t, board, title, func(i int, _ grafana.Target) bool { return i == target })
+}
+
+// queryOf returns the first query of a panel that is wanted, over 15 minutes, with all values of
+// the variables.
+func queryOf(t *testing.T, board, title string, wanted func(i int, target grafana.Target) bool) string {
+	t.Helper()
 	for _, b := range grafana.Boards() {
 		for _, row := range b.Rows {
-			for i := range row.Panels {
-				if b.UID == board && row.Panels[i].Title == title {
-					return grafana.Fill(grafana.Expand(row.Panels[i].Targets[target].Expr), nil, "30m", "5m", "1m")
+			for _, panel := range row.Panels {
+				for i, target := range panel.Targets {
+					if b.UID == board && panel.Title == title && wanted(i, target) {
+						return filled(target.Expr, nil)
+					}
 				}
 			}
 		}
 	}
-	t.Fatalf("%s has no panel %q", board, title)
+	t.Fatalf("%s has no panel %q with that query", board, title)
 	return ""
 }

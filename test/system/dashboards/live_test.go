@@ -17,6 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // scrapes are scrape configurations: with honor_labels, as shipped; without it and with conflicting
@@ -67,18 +68,15 @@ func shortOptions() rules.Options {
 }
 
 // startLive starts the demo and a Prometheus that scrapes it.
-func startLive(t *testing.T) (prometheus server, exporter string) {
+func startLive(t *testing.T) server {
 	t.Helper()
-	exporter = live.FreeAddress(t)
+	exporter := live.FreeAddress(t)
 	live.StartDemo(t, filepath.Join("..", "..", ".."), exporter)
 
-	content, err := rules.File(groups(t, shortOptions()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(rules.File(groups(t, shortOptions())))(t)
 	return server{live.StartPrometheus(t, live.PrometheusOptions{
 		Config: strings.ReplaceAll(scrapes, "ADDRESS", exporter), Files: map[string]string{"rules.yaml": string(content)},
-	})}, exporter
+	})}
 }
 
 // TestLive waits until the alerts for the demo's idle, stalled and oversized claims fire in a real
@@ -86,7 +84,7 @@ func startLive(t *testing.T) (prometheus server, exporter string) {
 func TestLive(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
-	prometheus, exporter := startLive(t)
+	prometheus := startLive(t)
 	want := []string{
 		"DRAClaimIdle research/notebook-bob-gpu", "DRAClaimNetworkQuiet team-vision/uploader-0-nic",
 		"DRAClaimIdleMemoryHeld research/notebook-ada-gpu", "DRAClaimStalled " + hangs, "DRAClaimOversized " + oversized,
@@ -110,9 +108,6 @@ func TestLive(t *testing.T) {
 	t.Run("ranks", func(t *testing.T) { eventually(t, func(f *findings) { checkRanks(f, prometheus) }) })
 	t.Run("runbook", func(t *testing.T) { eventually(t, func(f *findings) { checkRunbook(f, prometheus) }) })
 	t.Run("variables", func(t *testing.T) { eventually(t, func(f *findings) { checkVariables(f, prometheus) }) })
-	t.Run("distributions", func(t *testing.T) {
-		eventually(t, func(f *findings) { checkDistributions(f, prometheus, exporter, distributionPanels(t)) })
-	})
 	for _, board := range grafana.Boards() {
 		for _, cluster := range clusters() {
 			t.Run(board.UID+" "+cluster, func(t *testing.T) {

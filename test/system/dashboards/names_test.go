@@ -17,6 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestSameNames evaluates every query of the dashboards that is not about a total, for one node and
@@ -24,13 +25,8 @@ import (
 // as many series.
 func TestSameNames(t *testing.T) {
 	t.Parallel()
-	catalog, err := query.NewCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := rules.Groups(rules.Defaults(), catalog); err != nil {
-		t.Fatal(err)
-	}
+	catalog := must.Get(query.NewCatalog())(t)
+	must.Get(rules.Groups(rules.Defaults(), catalog))(t)
 	grafana.Catalog(catalog)
 	world := sameNames{catalog: catalog, series: map[string]string{}}
 	var tests strings.Builder
@@ -64,9 +60,7 @@ func TestSameNames(t *testing.T) {
 	}
 	file.WriteString("  promql_expr_test:\n" + tests.String())
 	path := filepath.Join(t.TempDir(), "test.yaml")
-	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(file.String()), 0o600))
 	runPromtool(t, path)
 	t.Logf("%d queries, %d series", queries, len(world.series))
 }
@@ -85,10 +79,7 @@ type sameNames struct {
 // add adds the series that the selectors of a query read.
 func (w *sameNames) add(t *testing.T, expr string) {
 	t.Helper()
-	parsed, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := must.Get(parser.NewParser(parser.Options{}).ParseExpr(expr))(t)
 	parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
 		if selector, ok := node.(*parser.VectorSelector); ok {
 			w.read(selector)

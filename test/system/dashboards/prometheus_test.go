@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // server is the Prometheus of the test.
@@ -32,9 +33,7 @@ func (s server) firing(t *testing.T, cluster string) map[string]map[string]strin
 			Labels, Annotations map[string]string
 		}
 	}
-	if err := s.Get(t.Context(), "/api/v1/alerts", nil, &data); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Get(t.Context(), "/api/v1/alerts", nil, &data))
 	out := map[string]map[string]string{}
 	for _, a := range data.Alerts {
 		if a.State == "firing" && a.Labels["cluster"] == cluster {

@@ -16,15 +16,13 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestCheckedRules checks the shipped rules with promtool and pint.
 func TestCheckedRules(t *testing.T) {
 	t.Parallel()
-	shipped, err := filepath.Abs("../../../dashboards/out/rules.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shipped := must.Get(filepath.Abs("../../../dashboards/out/rules.yaml"))(t)
 	for _, name := range []string{"dcgm-exporter", "amd-device-metrics-exporter"} {
 		file := filepath.Join(filepath.Dir(shipped), "compat", name+".yaml")
 		check := exec.Command(program(t, "PROMTOOL"), "check", "rules", "--lint=all", "--lint-fatal", file)
@@ -111,10 +109,7 @@ const idleEvery = promtoolEvery / 2
 // evaluates each minute, in their order.
 func testRules(t *testing.T, all []rules.Group, tests string) {
 	t.Helper()
-	content, err := rules.File(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(rules.File(all))(t)
 	names := make([]string, 0, len(all))
 	for _, g := range all {
 		names = append(names, g.Name)
@@ -123,9 +118,7 @@ func testRules(t *testing.T, all []rules.Group, tests string) {
 		"]\ntests:\n" + tests
 	dir := t.TempDir()
 	for name, text := range map[string]string{"rules.yaml": string(content), "test.yaml": tests} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	runPromtool(t, filepath.Join(dir, "test.yaml"))
 }
@@ -142,14 +135,8 @@ func runPromtool(t *testing.T, path string) {
 
 func groups(t *testing.T, o rules.Options) []rules.Group {
 	t.Helper()
-	catalog, err := query.NewCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := rules.Groups(o, catalog)
-	if err != nil {
-		t.Fatal(err)
-	}
+	catalog := must.Get(query.NewCatalog())(t)
+	out := must.Get(rules.Groups(o, catalog))(t)
 	return out
 }
 

@@ -62,25 +62,15 @@ func TestRecords(t *testing.T) {
 	} {
 		fmt.Fprintf(&file, "  - {series: '%s, %s}', values: '%s'}\n", series, target, values)
 	}
-	file.WriteString("  promql_expr_test:\n  - {eval_time: 50m, expr: max by (source) (node:dra_source_duration_seconds:mean), " +
-		`exp_samples: [{labels: '{source="native"}', value: 4.5}, {labels: '{source="classic"}', value: 0.5}]}`)
+	file.WriteString("  promql_expr_test:\n  - {eval_time: 50m, expr: max by (source) " +
+		"(node:dra_source_duration_seconds:mean), " + `exp_samples: [{labels: '{source="native"}', value: 4.5}, {labels: '{source="classic"}', value: 0.5}]}`)
 	testRules(t, allGroups(t), file.String())
 }
 
 // sickKind returns the query of the Fleet dashboard for the kind of a sick device's last error.
 func sickKind(t *testing.T) string {
 	t.Helper()
-	for _, board := range grafana.Boards() {
-		for _, row := range board.Rows {
-			for _, panel := range row.Panels {
-				for _, target := range panel.Targets {
-					if panel.Title == "Devices with problems" && strings.Contains(target.Expr, "kind") {
-						return filled(target.Expr, nil)
-					}
-				}
-			}
-		}
-	}
-	t.Fatal("the Fleet dashboard does not say of which kind the last error is")
-	return ""
+	return queryOf(t, "dra-fleet", "Devices with problems", func(_ int, of grafana.Target) bool {
+		return strings.Contains(of.Expr, "kind")
+	})
 }

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestSchema compiles the shipped dashboards as values of Grafana's type Dashboard: unknown keys
@@ -20,22 +22,15 @@ func TestSchema(t *testing.T) {
 		t.Fatalf("%d dashboards, %v", len(boards), err)
 	}
 	dir := t.TempDir()
-	if err := os.Symlink(filepath.Join(tools, "node_modules"), filepath.Join(dir, "node_modules")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink(filepath.Join(tools, "node_modules"), filepath.Join(dir, "node_modules")))
 	args := []string{
 		filepath.Join(tools, "node_modules", "typescript", "bin", "tsc"), "--noEmit", "--strict", "--skipLibCheck",
 		"--target", "es2022", "--module", "nodenext", "--moduleResolution", "nodenext",
 	}
 	for _, path := range boards {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(os.ReadFile(path))(t)
 		source := strings.TrimSuffix(filepath.Base(path), "json") + "ts"
-		if err := os.WriteFile(filepath.Join(dir, source), typescript(t, content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, source), typescript(t, content), 0o600))
 		args = append(args, source)
 	}
 	cmd := exec.Command("node", args...)
@@ -51,9 +46,7 @@ func TestSchema(t *testing.T) {
 func typescript(t *testing.T, content []byte) []byte {
 	t.Helper()
 	var dashboard map[string]any
-	if err := json.Unmarshal(content, &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(content, &dashboard))
 	annotations, _ := dashboard["annotations"].(map[string]any)["list"].([]any) // the claims' alone
 	for _, a := range annotations {
 		annotation := a.(map[string]any)
@@ -65,10 +58,7 @@ func typescript(t *testing.T, content []byte) []byte {
 		}
 		delete(annotation["target"].(map[string]any), "expr")
 	}
-	text, err := json.MarshalIndent(dashboard, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(json.MarshalIndent(dashboard, "", " "))(t)
 	for pattern, enum := range map[string]string{
 		`"mode": "absolute"`:                `"mode": ThresholdsMode.Absolute`,
 		`"mode": "thresholds"`:              `"mode": FieldColorModeId.Thresholds`,

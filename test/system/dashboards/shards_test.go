@@ -9,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestShards evaluates the rules of nodes on two servers, each of which scrapes one node of each
@@ -17,10 +18,7 @@ import (
 // server that evaluates all rules over all nodes.
 func TestShards(t *testing.T) {
 	t.Parallel()
-	catalog, err := query.NewCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	catalog := must.Get(query.NewCatalog())(t)
 	all := groups(t, rules.Defaults())
 	scraped := sameNames{catalog: catalog, series: map[string]string{}}
 	scraped.addScraped(t, all)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestStack runs `make demo-stack` until the console shows records about the demo, then presses
@@ -26,15 +27,10 @@ func TestStack(t *testing.T) {
 	cmd := exec.Command("make", "-C", "../../..", "demo-stack", "PROMETHEUS="+program(t, "PROMETHEUS"))
 	cmd.Env = append(os.Environ(), "EXPORTER="+exporter, "LISTEN="+prometheus, "MAKEFLAGS=", "TMPDIR="+t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	said, err := os.Create(filepath.Join(t.TempDir(), "said"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	said := must.Get(os.Create(filepath.Join(t.TempDir(), "said")))(t)
 	defer said.Close()
 	cmd.Stdout, cmd.Stderr = said, said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	all := -cmd.Process.Pid // the group of its processes

@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/judgetest"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const dayMinutes = 24 * 60
@@ -99,10 +100,7 @@ func groupStory(t *testing.T, g *stalltest.Group) (s story, last []stall.Reason)
 func minutely(t *testing.T, kind *stalltest.Kind, seed uint64) []stall.Verdict {
 	t.Helper()
 	trace := kind.Trace(seed, dayMinutes*time.Minute)
-	p, err := judgetest.New(trace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(judgetest.New(trace))(t)
 	out := make([]stall.Verdict, 0, dayMinutes)
 	for s := range trace.Samples {
 		v := p.Play(s)[0]

@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/top"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestOneIdle compares what the page, top, the Fleet dashboard and the alerts call idle, at several
@@ -130,10 +131,7 @@ func listedQuiet(r present.Report) []string {
 // fleetIdle returns the devices that the Fleet dashboard counts as idle.
 func fleetIdle(t *testing.T, e *engine, at time.Time) []string {
 	t.Helper()
-	vector, err := e.query(`device:dra_state:info{state="idle"}`, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	vector := must.Get(e.query(`device:dra_state:info{state="idle"}`, at))(t)
 	var out []string
 	for _, s := range vector {
 		out = append(out, s.Metric.Get("device"))
@@ -151,10 +149,7 @@ func idleAlerts(t *testing.T, e *engine, at time.Time) []string {
 			if !slices.Contains([]string{"DRAClaimIdle", "DRAClaimIdleMemoryHeld", "DRAClaimNetworkQuiet"}, r.Alert) {
 				continue
 			}
-			vector, err := e.query(r.Expr, at)
-			if err != nil {
-				t.Fatal(err)
-			}
+			vector := must.Get(e.query(r.Expr, at))(t)
 			for _, s := range vector {
 				out = append(out, strings.TrimPrefix(s.Metric.Get("resourceclaim_name"), "c-"))
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestWork compares joules and device-time for each unit of work with arithmetic by hand, as the
@@ -40,10 +41,7 @@ func TestWork(t *testing.T) {
 		add("dra_device_info", fmt.Sprintf(info, pod, target), always(1))
 	}
 	// Each engine of vLLM generates 6000 tokens a minute, and reads 1500.
-	exposition, err := os.ReadFile("testdata/vllm.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	exposition := must.Get(os.ReadFile("testdata/vllm.txt"))(t)
 	for line := range strings.Lines(string(exposition)) {
 		name, rest, found := strings.Cut(strings.TrimSpace(line), "{")
 		labels, value, _ := strings.Cut(rest, "} ")
@@ -51,9 +49,7 @@ func TestWork(t *testing.T) {
 			continue
 		}
 		var begin float64
-		if _, err := fmt.Sscan(value, &begin); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(fmt.Sscan(value, &begin))(t)
 		perMinute := map[string]float64{"vllm:generation_tokens_total": 6000, "vllm:prompt_tokens_total": 1500}[name]
 		for _, instance := range []string{"10.0.0.1:8000", "glm-0"} { // scraped twice
 			add(name, fmt.Sprintf(`%s, namespace="a", pod="glm-0", node="n1", instance=%q, job="vllm"`, labels, instance),
@@ -108,19 +104,8 @@ func TestWork(t *testing.T) {
 // workColumn is the query of a column of the panel.
 func workColumn(t *testing.T, column string) string {
 	t.Helper()
-	for _, board := range grafana.Boards() {
-		for _, row := range board.Rows {
-			for _, panel := range row.Panels {
-				for _, target := range panel.Targets {
-					if target.Column == column {
-						return filled(target.Expr, nil)
-					}
-				}
-			}
-		}
-	}
-	t.Fatalf("no table has a column %s", column)
-	return ""
+	return queryOf(t, "dra-workloads", "Energy and device-time for each unit of work",
+		func(_ int, of grafana.Target) bool { return of.Column == column })
 }
 
 // workRules are the records by workload and those of work.

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -159,16 +157,6 @@ func (w *world) token(account string) string {
 // get requests an address from within the pods' network, with names and values of headers in turns.
 func (w *world) get(t *testing.T, address string, header ...string) (status int, body []byte) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, http.NoBody)
-	must.Do(t, err)
-	for i := 0; i+1 < len(header); i += 2 {
-		request.Header.Set(header[i], header[i+1])
-	}
-	response, err := w.network.client().Do(request)
-	must.Do(t, err)
-	defer response.Body.Close()
-	if body, err = io.ReadAll(response.Body); err != nil {
-		t.Fatal(err)
-	}
-	return response.StatusCode, body
+	a := must.Get(live.Ask(t.Context(), w.network.client(), address, header...))(t)
+	return a.Status, a.Body
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
-	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
@@ -63,18 +61,10 @@ func (w *world) testGateway(t *testing.T) {
 		tokens[account] = strings.TrimSpace(w.kubectl("create", "token", "-n", namespace, account))
 	}
 	get := func(user, path string) (status int, body string, err error) {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+path, http.NoBody)
-		must.Do(t, err)
-		request.Header.Set("Authorization", "Bearer "+tokens[user])
 		client := w.network.client()
 		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-		response, err := client.Do(request)
-		if err != nil {
-			return 0, "", err
-		}
-		defer response.Body.Close()
-		content, err := io.ReadAll(response.Body)
-		return response.StatusCode, response.Header.Get("Location") + "\n" + string(content), err
+		a, err := live.Ask(t.Context(), client, address+path, "Authorization", "Bearer "+tokens[user])
+		return a.Status, a.Header.Get("Location") + "\n" + string(a.Body), err
 	}
 	look := func() (body string, err error) {
 		status, body, err := get("lead", "/")

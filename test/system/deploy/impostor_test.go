@@ -111,11 +111,8 @@ func (w *world) testStolenToken(t *testing.T, gateway string, look func() (strin
 	client, err := rest.HTTPClientFor(config)
 	must.Do(t, err)
 	defer client.CloseIdleConnections()
-	answer, err := client.Get(config.Host + "/api/v1/namespaces")
-	must.Do(t, err)
-	defer answer.Body.Close()
-	expect.That(t, answer.StatusCode == http.StatusUnauthorized,
-		"the API server answers with status %d", answer.StatusCode)
+	answer := must.Get(live.Ask(t.Context(), client, config.Host+"/api/v1/namespaces"))(t)
+	expect.Is(t, answer.Status, http.StatusUnauthorized, "the API server answers with status")
 }
 
 // testCertificate installs exporters with a certificate that the chart generates. The gateway
@@ -131,11 +128,8 @@ func (w *world) testCertificate(t *testing.T, look func() (string, error)) {
 	for name, valid := range map[string]bool{release + "." + namespace + ".svc": true, "other": false} {
 		client := w.network.client()
 		client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: roots, ServerName: name}
-		answer, err := client.Get("https://" + w.pods()[0].Status.PodIP + ":10985/healthz")
+		err := live.Get(client, "https://"+w.pods()[0].Status.PodIP+":10985/healthz")
 		expect.That(t, (err == nil) == valid, "as %s: %v", name, err)
-		if err == nil {
-			answer.Body.Close()
-		}
 	}
 	if status, body := w.get(t, "http://"+w.pods()[0].Status.PodIP+":10985/healthz"); status != http.StatusBadRequest {
 		t.Errorf("without TLS: status %d: %.200s", status, body)

@@ -68,14 +68,12 @@ func (w *world) testPasswordAccess(t *testing.T, authority *x509.CertPool) {
 		{"https://" + address + "/", "", 401},
 		{"http://" + address + "/metrics", password, 400},
 	} {
-		request := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, test.url, http.NoBody))(t)
+		var headers []string
 		if test.password != "" {
-			request.SetBasicAuth(user, test.password)
+			headers = []string{"Authorization", live.Basic(user, test.password)}
 		}
-		response, err := client.Do(request)
-		must.Do(t, err)
-		response.Body.Close()
-		expect.Is(t, response.StatusCode, test.want, "%s with the password %q: status", test.url, test.password)
+		a := must.Get(live.Ask(t.Context(), client, test.url, headers...))(t)
+		expect.Is(t, a.Status, test.want, "%s with the password %q: status", test.url, test.password)
 	}
 }
 

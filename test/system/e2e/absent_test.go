@@ -155,7 +155,7 @@ func startCard(t *testing.T, root string) *program {
 // all others.
 func (p *program) absent() map[string]string {
 	p.t.Helper()
-	page := string(p.page("/page/detail?device=gpu.example.com/" + nodeName + "/card").body)
+	page := string(p.page("/page/detail?device=gpu.example.com/" + nodeName + "/card").Body)
 	before, section, _ := strings.Cut(page, "<h3>Absent</h3>")
 	reasons := map[string]string{}
 	cell := regexp.MustCompile(`<td[^>]*>([^<]*)</td>`)

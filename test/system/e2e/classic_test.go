@@ -24,7 +24,7 @@ func TestClassic(t *testing.T) {
 			m.is(1, "dra_exporter_unresolved_devices", "driver", "nic.example.com", "reason", "no_inventory")
 	})
 	const why = "not in any ResourceSlice: its hardware is unknown"
-	if a := p.page("/page/detail?claim=ns/nic"); a.status != http.StatusOK || !strings.Contains(string(a.body), why) {
-		t.Errorf("the page of the claim does not say %q: %d %s", why, a.status, a.body)
+	if a := p.page("/page/detail?claim=ns/nic"); a.Status != http.StatusOK || !strings.Contains(string(a.Body), why) {
+		t.Errorf("the page of the claim does not say %q: %d %s", why, a.Status, a.Body)
 	}
 }

@@ -145,8 +145,8 @@ func TestHostileNames(t *testing.T) {
 		expect.That(t, m.positive("dra_exporter_input_rejected_total", "input", "podresources", "reason", reason),
 			"nothing was counted as %s", reason)
 	}
-	lint(t, p.page("/metrics").body)
-	expect.That(t, !strings.Contains(string(p.page("/").body), `a"b\c`), "the page shows a name without escaping it")
+	lint(t, p.page("/metrics").Body)
+	expect.That(t, !strings.Contains(string(p.page("/").Body), `a"b\c`), "the page shows a name without escaping it")
 	p.report()
 }
 

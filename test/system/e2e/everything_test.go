@@ -102,8 +102,8 @@ func (p *program) cost() {
 		begun, cpu, before := time.Now(), p.cpu(), p.written()
 		for rest := minute; rest > 0; rest = minute - time.Since(begun) {
 			a := p.page("/metrics", "Accept", acceptProtobuf)
-			must.That(p.t, strings.Contains(a.header.Get("Content-Type"), "protobuf"),
-				"content type %q, want protobuf", a.header.Get("Content-Type"))
+			must.That(p.t, strings.Contains(a.Header.Get("Content-Type"), "protobuf"),
+				"content type %q, want protobuf", a.Header.Get("Content-Type"))
 			time.Sleep(min(15*time.Second, rest))
 		}
 		took := time.Since(begun)
@@ -127,7 +127,7 @@ func (p *program) written() float64 {
 // keep writes the response of a path to a file of the profile.
 func (p *program) keep(path, name string) {
 	p.t.Helper()
-	expect.OK(p.t, os.WriteFile(filepath.Join(*profile, name), p.page(path).body, 0o600))
+	expect.OK(p.t, os.WriteFile(filepath.Join(*profile, name), p.page(path).Body, 0o600))
 }
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }

@@ -64,7 +64,7 @@ func TestGateway(t *testing.T) {
 	g := gateway(t, kubeconfig, "--exporter.http.config.file="+settings)
 	get := func(user, path string) (int, string) {
 		a := must.Get(g.get(path, "Authorization", "Bearer "+user))(t)
-		return a.status, string(a.body)
+		return a.Status, string(a.Body)
 	}
 	g.eventually("the claims are there", func() bool {
 		status, body := get("lead", "/")

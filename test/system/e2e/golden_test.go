@@ -34,7 +34,7 @@ func TestGoldenKubelet(t *testing.T) {
 		"inventory.file": filepath.Join("testdata", "recorded", "resourceslices.yaml"),
 	})))
 	p.eventually("aware of the holders", func() bool { return holders(p) > 0 })
-	checkGolden(t, "kubelet.prom", p.page("/metrics").body)
+	checkGolden(t, "kubelet.prom", p.page("/metrics").Body)
 }
 
 // The same cluster later, with ResourceClaims and a vendor's exporter. Nothing is attributed to
@@ -57,7 +57,7 @@ func TestGoldenClaims(t *testing.T) {
 	p.eventually("charged", func() bool {
 		return p.scrape().positive("dra_pod_energy_joules_total", "pod", "cc-1")
 	})
-	checkGolden(t, "claims.prom", p.page("/metrics").body)
+	checkGolden(t, "claims.prom", p.page("/metrics").Body)
 	expect.That(t, conserved(t, p.report()) != 0, "nothing was compared")
 }
 

@@ -24,7 +24,7 @@ import (
 func (p *program) incidents() []*recorder.Incident {
 	p.t.Helper()
 	var out present.IncidentsReport
-	must.Do(p.t, json.Unmarshal(p.page("/api/v1/incidents").body, &out))
+	must.Do(p.t, json.Unmarshal(p.page("/api/v1/incidents").Body, &out))
 	return out.Incidents
 }
 
@@ -32,7 +32,7 @@ func (p *program) incidents() []*recorder.Incident {
 func (p *program) receipts() []*recorder.Receipt {
 	p.t.Helper()
 	var out present.ReceiptsReport
-	must.Do(p.t, json.Unmarshal(p.page("/api/v1/receipts").body, &out))
+	must.Do(p.t, json.Unmarshal(p.page("/api/v1/receipts").Body, &out))
 	return out.Receipts
 }
 
@@ -40,7 +40,7 @@ func (p *program) receipts() []*recorder.Receipt {
 func (p *program) recording(id string) *recorder.Incident {
 	p.t.Helper()
 	var out present.IncidentsReport
-	err := json.Unmarshal(p.page("/api/v1/incidents?id="+id).body, &out)
+	err := json.Unmarshal(p.page("/api/v1/incidents?id="+id).Body, &out)
 	must.That(p.t, err == nil && len(out.Incidents) == 1, "%d incidents are called %s: %v", len(out.Incidents), id, err)
 	return out.Incidents[0]
 }
@@ -86,12 +86,12 @@ func TestIncident(t *testing.T) {
 		}
 	}
 	check(p.incidents()[0])
-	expect.That(t, strings.Contains(string(p.page("/").body), "gpu-0: XID 79"), "the page does not show the incident")
+	expect.That(t, strings.Contains(string(p.page("/").Body), "gpu-0: XID 79"), "the page does not show the incident")
 	p.scrape().want(1, "dra_exporter_incidents_total", "kind", "xid")
 	if log := p.Log(); strings.Count(log, "msg=incident") != 1 || !strings.Contains(log, "team/a") {
 		t.Errorf("the log does not have the incident once, with its pod: %s", log)
 	}
-	history := p.page("/api/v1/history?claim=team/claim-b").body
+	history := p.page("/api/v1/history?claim=team/claim-b").Body
 	if !strings.Contains(string(history), `"quantity":"power"`) || strings.Contains(string(history), "claim-a") {
 		t.Errorf("the history of a claim: %s", history)
 	}

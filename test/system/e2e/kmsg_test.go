@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -82,61 +81,6 @@ func TestXIDNamesProcess(t *testing.T) {
 	m.want(1, "dra_device_quantity_source_info", "device", "gpu-0", "quantity", "errors", "source", "kmsg")
 }
 
-// An XID that the kernel logs while no program runs is counted once by the next program, for the
-// claim that held the GPU, although its process is gone.
-func TestXIDWhileAway(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	drivertest.WriteTree(t, n.Dir, nvidiaGPU)
-	n.setPods(pod("team", "a", "claim-a", gpu(0)))
-	n.write("kmsg", "4,1,1000000,-;NVRM: Xid (PCI:0000:65:00): 31, pid=101, name=old, Ch 00000008\n")
-	f := n.flags(flags{
-		"state.dir": n.path("state"),
-		"source.scrape.config": n.scrapeConfig(endpoint("vendor", vendor(t, fixed(fmt.Sprintf("power{uuid=%q} 100\n",
-			uuid(0)))))),
-		"inventory.file": n.inventory(slice(gpuDriver, [2]string{"gpu-0", fmt.Sprintf(
-			"{uuid: {string: %q}, resource.kubernetes.io/pciBusID: {string: %q}}", uuid(0), "0000:65:00.0")})),
-	})
-	p := start(t, f)
-	p.eventually("held", func() bool {
-		held, _ := p.scrape().value("dra_claim_allocated_seconds_total", "resourceclaim_name", "claim-a")
-		return held >= 2
-	})
-	for i, end := range []func(){p.Kill, func() { p.Stop() }} {
-		end()
-		n.append("kmsg", fmt.Sprintf("4,%d,%d000000,-;NVRM: Xid (PCI:0000:65:00): 31, pid=100, name=python, Ch 8\n",
-			i+2, i+2))
-		p = start(t, f)
-		p.eventually("the XID is counted", func() bool {
-			return p.scrape().is(float64(i+1), "dra_claim_errors_total", "resourceclaim_name", "claim-a", "code", "31")
-		})
-		if all := p.incidents(); len(all) != 1 || all[0].Count != i+1 || strings.Join(all[0].Pods(), " ") != "team/a" {
-			t.Errorf("the incidents are %+v", all)
-		}
-	}
-}
-
-// If the kernel log can't be read, that is a failure on a node with a GPU, reported once with its
-// reason. Without a GPU it is not a failure.
-func TestNoKernelLog(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	if err := os.Remove(n.path("kmsg")); err != nil {
-		t.Fatal(err)
-	}
-	start(t, n.flags(nil)).scrape().want(1, "dra_exporter_source_up", "source", "kmsg")
-	drivertest.WriteTree(t, n.Dir, nvidiaGPU)
-	p := start(t, n.flags(nil))
-	p.eventually("it is missed", func() bool {
-		errors, _ := p.scrape().value("dra_exporter_source_errors_total", "source", "kmsg", "reason", "absent")
-		return errors >= 3
-	})
-	p.scrape().want(0, "dra_exporter_source_up", "source", "kmsg")
-	if lines := strings.Count(p.Log(), "open the kernel log"); lines != 1 {
-		t.Errorf("the log has it %d times", lines)
-	}
-}
-
 // What the driver's line says counts: a nonfatal error of NVLink is counted and shown, hits nobody,
 // and is no incident; a fatal one is one; a recovery that is no longer needed is no error; a GPU
 // that is lost without an XID has the incidents of XID 79; an NVSwitch has its own errors.
@@ -192,7 +136,7 @@ func TestSeverityOfErrors(t *testing.T) {
 	if got := text(); got != "" {
 		t.Errorf("nonfatal errors are incidents: %s", got)
 	}
-	detail := string(p.page("/page/detail?device=" + gpuDriver + "/" + nodeName + "/gpu-0").body)
+	detail := string(p.page("/page/detail?device=" + gpuDriver + "/" + nodeName + "/gpu-0").Body)
 	for _, want := range []string{"xid 145 nonfatal", "error of NVLink 5; work goes on"} {
 		if !strings.Contains(detail, want) {
 			t.Errorf("the page of the device lacks %q", want)
@@ -222,7 +166,7 @@ func TestSeverityOfErrors(t *testing.T) {
 		if i.Code != "145" {
 			continue
 		}
-		page := string(p.page("/page/detail?incident=" + i.ID).body)
+		page := string(p.page("/page/detail?incident=" + i.ID).Body)
 		if want := "error of NVLink 5; all work on the device ends"; i.Severity != "fatal" || !strings.Contains(page, want) {
 			t.Errorf("severity %s, and the page of the incident lacks %q", i.Severity, want)
 		}

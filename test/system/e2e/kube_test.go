@@ -8,15 +8,10 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
-	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -50,8 +45,7 @@ func podObject(namespace, name, phase string) []byte {
 		"spec":{"nodeName":%q,"containers":[{"name":"main"}]},"status":{"phase":%q}}`, namespace, name, name, nodeName, phase)
 }
 
-// Data of the API server complete those of the kubelet. When the API server fails, known data stay
-// in use. Scrapes cause no requests.
+// Data of the API server complete those of the kubelet. Scrapes cause no requests.
 func TestAPIServer(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -59,7 +53,7 @@ func TestAPIServer(t *testing.T) {
 	server, kubeconfig := apiServer(t)
 	server.Put(kubetest.Pods, podObject("team-a", "cc-1", "Running"))
 	p := start(t, n.flags(flags{"kube": "auto", "kubeconfig": kubeconfig, "pod-label": "app"}))
-	complete := func() bool {
+	p.eventually("complete", func() bool {
 		m := p.scrape()
 		return m.is(1, "dra_claim_device_info", "namespace", "monitoring", "admin_access", "true", "device", "gpu-0") &&
 			m.is(1, "dra_pod_info", "pod", "cc-1", "uid", "uid-of-cc-1", "created_by_kind", "Job", "created_by_name", "train",
@@ -67,8 +61,7 @@ func TestAPIServer(t *testing.T) {
 			m.is(1, "dra_claim_device_info", "resourceclaim_name", "cc-3-gpu-p969z", "request", "b", "device_class",
 				"shared.example.com") &&
 			m.is(1, "dra_device_info", "device", "shared-1", "model", "LATEST-GPU-MODEL")
-	}
-	p.eventually("complete", complete)
+	})
 	m := p.scrape()
 	for _, source := range []string{"pods", "claims", "slices"} {
 		m.want(1, "dra_exporter_source_up", "source", source)
@@ -88,50 +81,6 @@ func TestAPIServer(t *testing.T) {
 		return server.Usage().Requests == before
 	})
 
-	server.Fail(func(string, bool) kubetest.Fault { return kubetest.Forbidden })
-	p.eventually("forbidden shows", func() bool {
-		m := p.scrape()
-		return m.is(0, "dra_exporter_source_up", "source", "slices") &&
-			m.positive("dra_exporter_source_errors_total", "source", "slices", "reason", "forbidden")
-	})
-	expect.That(t, complete(), "known data are lost")
-	server.Fail(nil)
-	server.Put(kubetest.Pods, podObject("team-a", "cc-1", "Succeeded"))
-	// Within the backoff, the end of the pod is noticed.
-	p.eventually("ended", func() bool {
-		_, holds := p.scrape().value("dra_pod_claim_info", "pod", "cc-1")
-		return !holds
-	})
-}
-
-// The kubelet's Pods API reports UIDs without the API server, and changes of pods: without changes,
-// the kubelet's list is requested every ten seconds, and a new pod is noticed at once.
-func TestPodsAPI(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	list := recordedLater(t)
-	must.Do(t, n.kubelet.Set(list))
-	pods := must.Get(n.ServePods())(t)
-	t.Cleanup(pods.Stop)
-	pod := func(name, uid string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID(uid)}}
-	}
-	pods.Set(pod("cc-1", "uid-of-cc-1"))
-	p := start(t, n.flags(nil))
-	p.eventually("UID", func() bool { return p.scrape().is(1, "dra_pod_info", "pod", "cc-1", "uid", "uid-of-cc-1") })
-	p.eventually("requested after ten seconds without changes", func() bool {
-		calls := n.kubelet.CallTimes()
-		return len(calls) > 1 && calls[len(calls)-1].Sub(calls[len(calls)-2]) > 9*time.Second
-	})
-	list.PodResources = append(list.PodResources, podresourcestest.Pod("team-a", "late", podresourcestest.Container("main",
-		podresourcestest.Claim("team-a", "late-claim", podresourcestest.Device(gpuDriver, nodeName, "gpu-7")))))
-	must.Do(t, n.kubelet.Set(list))
-	pods.Set(pod("late", "uid-of-late"))
-	// The kubelet's list was just requested: without the change of the pod, the next request would
-	// be ten seconds later.
-	p.within(7*time.Second, "seen",
-		func() bool { return p.scrape().is(1, "dra_pod_info", "pod", "late", "uid", "uid-of-late") })
-	p.scrape().want(1, "dra_exporter_source_up", "source", "pods")
 }
 
 // check prints what works, what fails, and why.

@@ -259,8 +259,8 @@ func (l *lab) look() look {
 	a := l.get("lead", "/")
 	now := time.Now()
 	stood := l.stood()
-	out := look{page: string(a.body), took: a.took - standstill.Span{From: from, To: now}.Overlap(stood)}
-	must.That(l, a.status == http.StatusOK, "status %d: %.300s", a.status, a.body)
+	out := look{page: string(a.Body), took: a.Took - standstill.Span{From: from, To: now}.Overlap(stood)}
+	must.That(l, a.Status == http.StatusOK, "status %d: %.300s", a.Status, a.Body)
 	for _, row := range troubled.FindAllStringSubmatch(out.page, -1) {
 		var i int
 		if _, err := fmt.Sscanf(row[1], "node-%d", &i); err == nil && l.manner(i) == honest {

@@ -59,12 +59,8 @@ func TestLogin(t *testing.T) {
 		"groups":["research","system:masters","ml"]`))
 
 	get := func(client *http.Client, path string, headers ...string) (int, string) {
-		request := must.Get(http.NewRequest(http.MethodGet, proxy+path, http.NoBody))(t)
-		for i := 0; i+1 < len(headers); i += 2 {
-			request.Header.Set(headers[i], headers[i+1])
-		}
-		a := must.Get(do(client, request))(t)
-		return a.status, string(a.body)
+		a := must.Get(live.Ask(t.Context(), client, proxy+path, headers...))(t)
+		return a.Status, string(a.Body)
 	}
 	headers := []string{"X-Forwarded-User", "lead", "X-Forwarded-Groups", "system:masters", "X-Forwarded-Email", "lead"}
 	stranger := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: startTimeout}

@@ -33,7 +33,7 @@ func TestMemoryOfLargeNode(t *testing.T) {
 	var body []byte
 	for begun := time.Now(); time.Since(begun) < playing; time.Sleep(2 * time.Second) {
 		a := p.timely()
-		slowest, body = max(slowest, a.took), a.body
+		slowest, body = max(slowest, a.Took), a.Body
 	}
 	m := parseMetrics(t, body)
 	series, _ := m.value("dra_exporter_series")

@@ -116,7 +116,7 @@ func rowValue(row *dto.Metric) float64 {
 func (p *program) report() present.Report {
 	p.t.Helper()
 	var r present.Report
-	d := json.NewDecoder(bytes.NewReader(p.page("/api/v1/snapshot").body))
+	d := json.NewDecoder(bytes.NewReader(p.page("/api/v1/snapshot").Body))
 	d.DisallowUnknownFields()
 	err := d.Decode(&r)
 	must.That(p.t, err == nil, "decode the snapshot: %v", err)

@@ -40,7 +40,7 @@ func TestGoldenPlugins(t *testing.T) {
 	m.want(2, "dra_device_allocations", "device", "gpu-2")
 	m.want(150, "dra_pod_power_watts", "pod", "sliced-a", "device", "gpu-2")
 	m.want(500, "dra_pod_power_watts", "pod", "plugin", "driver", "nvidia.com/mig-1g.10gb", "pool", "", "device", mig)
-	checkGolden(t, "plugins.prom", p.page("/metrics").body)
+	checkGolden(t, "plugins.prom", p.page("/metrics").Body)
 	expect.That(t, conserved(t, p.report()) != 0, "nothing was compared")
 
 	// Pods with devices of plugins end like others, and their counters stay.

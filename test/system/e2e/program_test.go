@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -62,34 +60,11 @@ func launch(t *testing.T, f flags, env ...string) *program {
 }
 
 // answer is a response of the program.
-type answer struct {
-	status int
-	header http.Header
-	body   []byte
-	took   time.Duration
-}
+type answer = live.Answer
 
 // get requests a path. The headers are alternating names and values.
 func (p *program) get(path string, headers ...string) (answer, error) {
-	request, err := http.NewRequest(http.MethodGet, "http://"+p.Address+path, http.NoBody)
-	if err != nil {
-		return answer{}, err
-	}
-	for i := 0; i+1 < len(headers); i += 2 {
-		request.Header.Set(headers[i], headers[i+1])
-	}
-	return do(p.client, request)
-}
-
-func do(client *http.Client, request *http.Request) (answer, error) {
-	begun := time.Now()
-	response, err := client.Do(request)
-	if err != nil {
-		return answer{}, err
-	}
-	body, err := io.ReadAll(response.Body)
-	err = errors.Join(err, response.Body.Close())
-	return answer{status: response.StatusCode, header: response.Header, body: body, took: time.Since(begun)}, err
+	return live.Ask(context.Background(), p.client, "http://"+p.Address+path, headers...)
 }
 
 // page requests a path that must exist.
@@ -97,7 +72,7 @@ func (p *program) page(path string, headers ...string) answer {
 	p.t.Helper()
 	a, err := p.get(path, headers...)
 	must.That(p.t, err == nil, "get %s: %v", path, err)
-	must.That(p.t, a.status == http.StatusOK, "get %s: status %d: %.300s", path, a.status, a.body)
+	must.That(p.t, a.Status == http.StatusOK, "get %s: status %d: %.300s", path, a.Status, a.Body)
 	return a
 }
 
@@ -107,13 +82,13 @@ func (p *program) status(path string) int {
 	if err != nil {
 		return 0
 	}
-	return a.status
+	return a.Status
 }
 
 // scrape scrapes the program, which must always answer in time.
 func (p *program) scrape() metrics {
 	p.t.Helper()
-	return parseMetrics(p.t, p.timely().body)
+	return parseMetrics(p.t, p.timely().Body)
 }
 
 // timely scrapes the program and checks the duration. A program that waits during scrapes is always
@@ -123,10 +98,10 @@ func (p *program) timely() answer {
 	var slow []time.Duration
 	for {
 		a := p.page("/metrics")
-		if a.took <= maxScrapeTime {
+		if a.Took <= maxScrapeTime {
 			return a
 		}
-		if slow = append(slow, a.took); len(slow) == scrapeAttempts {
+		if slow = append(slow, a.Took); len(slow) == scrapeAttempts {
 			p.t.Errorf("the scrapes took %v, want at most %v", slow, maxScrapeTime)
 			return a
 		}
@@ -136,7 +111,7 @@ func (p *program) timely() answer {
 // lastScrape scrapes a program that waits for its last scrape.
 func (p *program) lastScrape() metrics {
 	p.t.Helper()
-	return parseMetrics(p.t, p.page("/metrics").body)
+	return parseMetrics(p.t, p.page("/metrics").Body)
 }
 
 // eventually waits until a condition holds.

@@ -89,10 +89,10 @@ func TestStalled(t *testing.T) {
 		t.Errorf("the incidents are %+v", incidents)
 	}
 	const text = "busy, and does nothing"
-	if body := string(p.page("/page/detail?claim=team/claim-hangs").body); !strings.Contains(body, text) {
+	if body := string(p.page("/page/detail?claim=team/claim-hangs").Body); !strings.Contains(body, text) {
 		t.Errorf("the details of the claim do not have %q: %s", text, body)
 	}
-	expect.That(t, !strings.Contains(string(p.page("/page/detail?claim=team/claim-works").body), text),
+	expect.That(t, !strings.Contains(string(p.page("/page/detail?claim=team/claim-works").Body), text),
 		"the details of the claim that works have %q", text)
 	hangs.Store(false)
 	p.within(limit, "working again", is(0, "claim-hangs"))

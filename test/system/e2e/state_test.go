@@ -74,7 +74,7 @@ func (p *program) held(seconds float64) {
 func (p *program) counters() map[string]float64 {
 	p.t.Helper()
 	out := map[string]float64{}
-	for line := range strings.Lines(string(p.page("/metrics", "Accept", acceptOpenMetrics).body)) {
+	for line := range strings.Lines(string(p.page("/metrics", "Accept", acceptOpenMetrics).Body)) {
 		series, value, found := strings.Cut(strings.TrimSpace(line), "} ")
 		name, _, _ := strings.Cut(series, "{")
 		if !found || !strings.HasPrefix(name, "dra_") || strings.HasPrefix(name, "dra_exporter_") ||
@@ -278,31 +278,4 @@ func TestBeganWhileAway(t *testing.T) {
 	least := 1000 * apart.Seconds() * 0.9
 	expect.That(t, a >= b+least && nobody >= 1000*(away-apart).Seconds()*0.9 && all >= nobody+least,
 		"claim-a has %v bytes, claim-b %v; of their devices' %v and %v are unattributed", a, b, nobody, all)
-}
-
-// An unusable state is set aside, and the program starts with counters that begin again.
-func TestDamagedState(t *testing.T) {
-	t.Parallel()
-	_, _, f := stateNode(t)
-	p := start(t, f)
-	p.held(2)
-	before := p.counters()
-	p.Kill()
-	segments, err := filepath.Glob(filepath.Join(f["state.dir"], "state-*.log"))
-	must.That(t, err == nil && len(segments) != 0, "segments: %q, %v", segments, err)
-	for _, name := range segments {
-		b := must.Get(os.ReadFile(name))(t)
-		b[len(b)/2] ^= 1
-		must.Do(t, os.WriteFile(name, b, 0o600))
-	}
-	p = start(t, f)
-	p.held(1)
-	after := p.scrape()
-	after.want(1, "dra_exporter_input_rejected_total", "input", "state", "reason", "malformed")
-	now := p.counters()
-	for key, value := range before {
-		if now := now[key]; strings.Contains(key, "_created{") && now <= value {
-			t.Errorf("%s was %v, and begins again with %v", key, value, now)
-		}
-	}
 }

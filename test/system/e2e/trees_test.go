@@ -187,7 +187,7 @@ func TestRecordedCards(t *testing.T) {
 			delete(f, "no-source."+card.source)
 			p := start(t, f)
 			p.eventually("complete", func() bool { return card.isComplete(p.scrape()) })
-			exposition := p.page("/metrics").body
+			exposition := p.page("/metrics").Body
 			lint(t, exposition)
 			own := slices.DeleteFunc(bytes.SplitAfter(stable(exposition), []byte("\n")), func(line []byte) bool {
 				return !bytes.Contains(line, []byte(`device="`))

@@ -42,37 +42,6 @@ func (p *program) charged() bool {
 	return p.scrape().positive("dra_pod_energy_joules_total", "pod", "a")
 }
 
-func TestPages(t *testing.T) {
-	t.Parallel()
-	_, f := busyNode(t)
-	p := start(t, f)
-	p.eventually("charged", p.charged)
-	for path, want := range map[string]string{
-		"/healthz": "ok", "/readyz": "ok", "/": "gpu-1",
-		"/metrics": "dra_device_up",
-	} {
-		if body := string(p.page(path).body); !strings.Contains(body, want) {
-			t.Errorf("%s does not contain %q: %.300s", path, want, body)
-		}
-	}
-	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/nowhere"} {
-		expect.Is(t, p.status(path), http.StatusNotFound, "%s: status", path)
-	}
-	r := p.report()
-	expect.That(t, r.Node == nodeName && len(r.Devices) == 2 && len(r.Claims) == 1 && len(r.Pods) == 1,
-		"the snapshot of node %s has %d devices, %d claims and %d pods", r.Node, len(r.Devices), len(r.Claims), len(r.Pods))
-	expect.That(t, conserved(t, r) != 0, "nothing was compared")
-}
-
-func TestPprofAndPath(t *testing.T) {
-	t.Parallel()
-	_, f := busyNode(t)
-	p := start(t, f.With(flags{"web.pprof": "", "web.telemetry-path": "/other"}))
-	p.page("/debug/pprof/")
-	p.page("/other")
-	expect.Is(t, p.status("/metrics"), http.StatusNotFound, "/metrics: status")
-}
-
 // TLS and basic authentication are configured by exporter-toolkit's file.
 func TestWebConfig(t *testing.T) {
 	t.Parallel()
@@ -91,13 +60,13 @@ func TestWebConfig(t *testing.T) {
 		"secret": http.StatusOK, "wrong": http.StatusUnauthorized,
 		"": http.StatusUnauthorized,
 	} {
-		request := must.Get(http.NewRequest(http.MethodGet, "https://"+p.Address+"/metrics", http.NoBody))(t)
+		var headers []string
 		if password != "" {
-			request.SetBasicAuth("prometheus", password)
+			headers = []string{"Authorization", live.Basic("prometheus", password)}
 		}
-		a, err := do(client, request)
-		expect.That(t, err == nil && a.status == want,
-			"password %q: status %d, error %v, want status %d", password, a.status, err, want)
+		a, err := live.Ask(t.Context(), client, "https://"+p.Address+"/metrics", headers...)
+		expect.That(t, err == nil && a.Status == want,
+			"password %q: status %d, error %v, want status %d", password, a.Status, err, want)
 	}
 	expect.That(t, p.status("/metrics") != http.StatusOK, "the metrics are also served without TLS")
 	// Probes that only open the port are not logged.

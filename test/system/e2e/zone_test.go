@@ -67,7 +67,7 @@ func TestLocalTime(t *testing.T) {
 	p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(1)), "source.scrape.config": config}))
 	p.eventually("charged", func() bool { return p.scrape().positive("dra_claim_energy_joules_total") })
 	saysTime := regexp.MustCompile(`"(time|since|ended|lastActive)": ?"([^"]*)"`)
-	times := saysTime.FindAllSubmatch(p.page("/api/v1/snapshot").body, -1)
+	times := saysTime.FindAllSubmatch(p.page("/api/v1/snapshot").Body, -1)
 	expect.That(t, len(times) >= 3, "%d times in the report", len(times))
 	for _, found := range times {
 		at, err := time.Parse(time.RFC3339Nano, string(found[2]))
@@ -75,5 +75,5 @@ func TestLocalTime(t *testing.T) {
 			t.Errorf("%s is %s, %v; want one in UTC since %v", found[1], found[2], err, begun.UTC())
 		}
 	}
-	expect.That(t, strings.Contains(string(p.page("/").body), " UTC"), "the page does not have the time in UTC")
+	expect.That(t, strings.Contains(string(p.page("/").Body), " UTC"), "the page does not have the time in UTC")
 }

@@ -104,7 +104,7 @@ var limit = regexp.MustCompile(`(topk|bottomk)\((\d+),`)
 // least the scrape interval.
 func newView(e engine, to time.Time, span time.Duration) *view {
 	const points = 1000
-	v := &view{engine: e, from: to.Add(-span), to: to}
+	v := &view{engine: e, from: to.Add(-span), to: to, drawn: answers{Chosen: map[string]string{}}}
 	v.setStep(max(scrape, (span / points).Truncate(time.Minute)))
 	v.set("__range", seconds(span))
 	v.set("__range_s", strconv.Itoa(int(span.Seconds())))
@@ -247,9 +247,10 @@ func (v *view) options(ctx context.Context, of variable) ([]string, cost, error)
 	for _, s := range result {
 		row := fmt.Sprintf("%s %v %d", s.Metric, s.F, s.T)
 		if found := pattern.FindStringSubmatch(row); len(found) > 1 {
-			row = found[1]
+			out = append(out, found[1])
+		} else if of.Regex == "" {
+			out = append(out, row)
 		}
-		out = append(out, row)
 	}
 	return out, c, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The time and the range of the queries.
@@ -44,10 +45,7 @@ func TestDistributed(t *testing.T) {
 	t.Run("records", func(t *testing.T) { d.compareRecords(t, all, at) })
 	t.Run("device of all nodes", func(t *testing.T) { d.checkClusterDevice(t, at) })
 	t.Run("rules", func(t *testing.T) {
-		groups, err := loadRules(d.tree)
-		if err != nil {
-			t.Fatal(err)
-		}
+		groups := must.Get(loadRules(d.tree))(t)
 		answered, count := 0, 0
 		for _, group := range groups {
 			for _, rule := range group.Rules {
@@ -59,10 +57,7 @@ func TestDistributed(t *testing.T) {
 			t.Errorf("%d of %d rules have a result", answered, count)
 		}
 	})
-	boards, err := loadBoards("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	boards := must.Get(loadBoards("../../.."))(t)
 	for i := range boards {
 		t.Run(boards[i].UID, func(t *testing.T) { d.compareBoard(t, &boards[i], at) })
 	}
@@ -102,10 +97,7 @@ func (d *distributed) compareRecords(t *testing.T, all evaluations, at time.Time
 	for missing := time.Duration(0); missing <= interval; missing += interval / 4 {
 		want = append(want, d.expected(t, all, missing).since(at.Add(-asked)))
 	}
-	got, err := d.thanos.answer(t.Context(), `{__name__=~".+:.+|ALERTS.*"}[1h]`, at, 0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(d.thanos.answer(t.Context(), `{__name__=~".+:.+|ALERTS.*"}[1h]`, at, 0, 0))(t)
 	got = got.since(at.Add(-asked))
 	names := map[string]int{}
 	for _, series := range got {
@@ -384,18 +376,13 @@ func generateRules(t *testing.T) (tree string) {
 func ruleFile(t *testing.T, tree, name string) string {
 	t.Helper()
 	path := filepath.Join(tree, "dashboards", "out", name)
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(path))(t)
 	short := regexp.MustCompile(`(?m)^ *- name: (.*)\n(?: *interval: .*\n)? *rules:\n`).ReplaceAll(content,
 		fmt.Appendf(nil, `  - name: $1
     interval: %v
     rules:
       - {record: %s, expr: 'group by (cluster, node) (up)', labels: {rule_group: $1}}
 `, interval, evaluated))
-	if err := os.WriteFile(path, short, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, short, 0o600))
 	return path
 }

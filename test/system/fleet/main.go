@@ -4,7 +4,7 @@
 // The nodes are variations of the real program's exposition on the simulated node of test/demo:
 // names differ from node to node, values change, and pods start and end.
 //
-//	go run . -nodes=10,100 [-against=DIR]
+//	go run . -nodes=10,100
 package main
 
 import (
@@ -36,14 +36,12 @@ const (
 // run measures, and returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o := options{checkout: "../../..", progress: stderr, began: time.Now()}
-	var against, save, older string
+	var older string
 	nodes := numbers{10}
 	flags := flag.NewFlagSet("fleet", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Var(&nodes, "nodes", "numbers of nodes, separated by commas")
 	flags.StringVar(&o.checkout, "checkout", o.checkout, "the tree whose program, rules and dashboards are measured")
-	flags.StringVar(&against, "against", "", "another tree, measured before and compared, or a file that -save wrote")
-	flags.StringVar(&save, "save", "", "write the results into this file, those of each number of nodes at once")
 	flags.StringVar(&o.boards, "boards", "", "regular expression of the dashboards to open; empty: all")
 	flags.StringVar(&o.answers, "answers", "", "write the answers to dashboards' queries into this file, to draw them")
 	flags.DurationVar(&o.history, "history", time.Hour, "length of the history")
@@ -58,7 +56,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case err != nil || flags.NArg() > 0:
 		return exitUsage
 	}
-	run := func() error { return compare(ctx, o, against, save, nodes, stdout) }
+	run := func() error { return o.measureAll(ctx, nodes, stdout) }
 	if older != "" {
 		run = func() error { return compareRules(ctx, o, older, stdout) }
 	}
@@ -86,76 +84,22 @@ func (n *numbers) Set(text string) error {
 	return nil
 }
 
-// compare measures with each number of nodes, for one tree or two.
-func compare(ctx context.Context, o options, against, save string, nodes []int, stdout io.Writer) error {
-	before, err := newSubject(ctx, o, against)
+// measureAll measures with each number of nodes, and prints the results.
+func (o options) measureAll(ctx context.Context, nodes []int, stdout io.Writer) error {
+	exposed, err := record(ctx, o.checkout, o.lasting)
 	if err != nil {
 		return err
 	}
-	after, err := newSubject(ctx, o, o.checkout)
+	t, err := parseTemplate(exposed)
 	if err != nil {
 		return err
 	}
-	var saved []*result
 	for _, n := range nodes {
-		was, err := before.measure(ctx, n)
+		r, err := o.measure(ctx, t, n)
 		if err != nil {
 			return err
 		}
-		r, err := after.measure(ctx, n)
-		if err != nil {
-			return err
-		}
-		printResult(stdout, r, was)
-		if saved = append(saved, r); save != "" {
-			if err := saveResults(save, saved); err != nil {
-				return err
-			}
-		}
+		r.print(stdout)
 	}
 	return nil
-}
-
-// subject is a tree and its template, or saved results.
-type subject struct {
-	options
-	template *template
-	known    []*result
-}
-
-// newSubject reads a file of results, or records the exposition of the program of a tree. Without a
-// path, it returns a subject without results.
-func newSubject(ctx context.Context, o options, path string) (*subject, error) {
-	s := &subject{options: o}
-	info, err := os.Stat(path)
-	switch {
-	case path == "":
-		return s, nil
-	case err != nil:
-		return nil, fmt.Errorf("find what to measure: %w", err)
-	case !info.IsDir():
-		s.known, err = loadResults(path)
-		return s, err
-	}
-	s.checkout = path
-	exposed, err := record(ctx, path, o.lasting)
-	if err == nil {
-		s.template, err = parseTemplate(exposed)
-	}
-	return s, err
-}
-
-func (s *subject) measure(ctx context.Context, nodes int) (*result, error) {
-	if s.template != nil {
-		return s.options.measure(ctx, s.template, nodes)
-	}
-	for _, r := range s.known {
-		if r.Nodes == nodes {
-			return r, nil
-		}
-	}
-	if s.known != nil {
-		return nil, fmt.Errorf("the file of results has none of %d nodes", nodes)
-	}
-	return nil, nil //nolint:nilnil // nothing is compared
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The distributed world. Samples arrive later than they are taken, so rules are evaluated at times
@@ -59,10 +60,7 @@ func startDistributed(t *testing.T) *distributed {
 	var recording sync.WaitGroup
 	recording.Go(func() { _, _ = recorded() }) // meanwhile
 	t.Cleanup(recording.Wait)
-	db, err := open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(open(t.TempDir()))(t)
 	t.Cleanup(func() { _ = db.Close() })
 	d := &distributed{tree: generateRules(t), one: newEngine(db), db: db}
 	d.node, d.fleet = ruleFile(t, d.tree, "rules-node.yaml"), ruleFile(t, d.tree, "rules-global.yaml")
@@ -80,10 +78,7 @@ func startDistributed(t *testing.T) *distributed {
 // serveNodes serves the exposition of each node under its number.
 func serveNodes(t *testing.T) (address string) {
 	t.Helper()
-	nodes, err := recorded()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodes := must.Get(recorded())(t)
 	f := &fleet{template: nodes, begin: time.Now(), churn: 30 * time.Second}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		node, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/"))
@@ -285,9 +280,7 @@ func (d *distributed) groups(t *testing.T, file string) []*rules.Group {
 	t.Helper()
 	manager := rules.NewManager(&rules.ManagerOptions{})
 	groups, errs := manager.LoadGroups(interval, labels.EmptyLabels(), "", nil, false, file)
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(errs...))
 	var out []*rules.Group
 	for _, group := range groups {
 		out = append(out, group)
@@ -344,9 +337,7 @@ func (d *distributed) adopt(t *testing.T, from, until time.Time) evaluations {
 			all[[2]string{s.matcher, group.Name()}] = at
 		}
 	}
-	if err := app.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, app.Commit())
 	return all
 }
 

@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -35,15 +37,12 @@ func (n *namespace) account(name string) *account {
 	a := &account{namespace: n, user: name, dir: n.TempDir()}
 	a.create()
 	meta := metav1.ObjectMeta{Name: name}
-	_, err := n.client.RbacV1().ClusterRoles().Create(n.Context(), &rbacv1.ClusterRole{ObjectMeta: meta},
-		metav1.CreateOptions{})
-	n.no(err)
-	_, err = n.client.RbacV1().ClusterRoleBindings().Create(n.Context(), &rbacv1.ClusterRoleBinding{
+	create(n, n.client.RbacV1().ClusterRoles(), &rbacv1.ClusterRole{ObjectMeta: meta})
+	create(n, n.client.RbacV1().ClusterRoleBindings(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: meta,
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: n.name, Name: name}},
-	}, metav1.CreateOptions{})
-	n.no(err)
+	})
 	return a
 }
 
@@ -51,11 +50,9 @@ func (n *namespace) account(name string) *account {
 func (a *account) create() {
 	a.Helper()
 	accounts := a.client.CoreV1().ServiceAccounts(a.name)
-	_, err := accounts.Create(a.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: a.user}},
-		metav1.CreateOptions{})
-	a.no(err)
-	token, err := accounts.CreateToken(a.Context(), a.user, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	a.no(err)
+	create(a.namespace, accounts, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: a.user}})
+	request := &authenticationv1.TokenRequest{}
+	token := must.Get(accounts.CreateToken(a.Context(), a.user, request, metav1.CreateOptions{}))(a)
 	a.no(os.WriteFile(a.token()+".tmp", []byte(token.Status.Token), 0o600))
 	a.no(os.Rename(a.token()+".tmp", a.token()))
 }
@@ -76,8 +73,7 @@ func (a *account) grant(rights []right) {
 		role.Rules = append(role.Rules,
 			rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{r.resource}, Verbs: []string{r.verb}})
 	}
-	_, err := a.client.RbacV1().ClusterRoles().Update(a.Context(), role, metav1.UpdateOptions{})
-	a.no(err)
+	must.Get(a.client.RbacV1().ClusterRoles().Update(a.Context(), role, metav1.UpdateOptions{}))(a)
 }
 
 // start starts an exporter with the account's token. The exporter reads no devices and gets the
@@ -87,12 +83,8 @@ func (a *account) start() *program {
 	return a.startWith("--kubelet.pods-socket=" + filepath.Join(a.dir, "none.sock"))
 }
 
-// startWithPods is like start, but the exporter gets the pods from the kubelet's Pods API.
-func (a *account) startWithPods() *program {
-	a.Helper()
-	return a.startWith()
-}
-
+// startWith is like start, but with other flags; without any, the exporter gets the pods from the
+// kubelet's Pods API.
 func (a *account) startWith(flags ...string) *program {
 	a.Helper()
 	config := a.access.DeepCopy()
@@ -134,11 +126,9 @@ func (a *account) cut() {
 // seconds that a token is valid.
 func (a *account) refused() {
 	a.Helper()
-	config, err := a.cluster.Client()
-	a.no(err)
+	config := must.Get(a.cluster.Client())(a)
 	config.BearerToken, config.BearerTokenFile = "", a.token()
-	client, err := kubernetes.NewForConfig(config)
-	a.no(err)
+	client := must.Get(kubernetes.NewForConfig(config))(a)
 	eventually(a.T, "the account's token is refused", func() error {
 		_, err := client.ResourceV1().ResourceSlices().List(a.Context(), metav1.ListOptions{Limit: 1})
 		if apierrors.IsUnauthorized(err) {
@@ -176,12 +166,15 @@ func (n *namespace) signedOut(a *account, rights []right) {
 
 // down returns nil if a source is down and at least one of its errors had this reason.
 func (p *program) down(source, reason string) error {
-	if err := p.has("dra_exporter_source_up", 0, "source", source); err != nil {
-		return err
-	}
-	n, err := p.value("dra_exporter_source_errors_total", "source", source, "reason", reason)
+	return errors.Join(p.has("dra_exporter_source_up", 0, "source", source),
+		p.counted("dra_exporter_source_errors_total", "source", source, "reason", reason))
+}
+
+// counted returns nil if the only series with these labels is at least 1.
+func (p *program) counted(name string, labels ...string) error {
+	n, err := p.value(name, labels...)
 	if err == nil && n < 1 {
-		err = fmt.Errorf("no error of %s is counted as %s", source, reason)
+		err = fmt.Errorf("%s%q is %v", name, labels, n)
 	}
 	return err
 }

@@ -9,27 +9,24 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
 // A single pod uses a claim: the pod and the claim are charged all of the device.
 func testSingle(t *testing.T, w *world) {
 	n := w.namespace(t, "single")
-	n.claim("one", request("gpu", gpudriver.ClassGPU))
-	n.pod("user", podSpec("one"))
-	n.running(1)
+	n.user(podSpec("one"))
 	holds, r := n.agree(1)
 	d := deviceOf(r, holds[0].Device)
 	expect.That(t, d.Attribution == join.AttributionExclusive && d.Up != nil && *d.Up,
 		"the device is divided as %q and up: %v, want exclusive and up", d.Attribution, d.Up)
 	n.charges(d.Device, claimPart("one", 1), podPart("user", 1))
-	n.remove("user", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // The pods of a Deployment each get a claim from a template. One pod is deleted, and with it its
@@ -72,8 +69,7 @@ func testSharedClaim(t *testing.T, w *world) {
 	}
 	n.remove("b", 1)
 	n.agree(2)
-	n.remove("a", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // A claim has two requests, each for another container.
@@ -94,8 +90,7 @@ func testRequestScoped(t *testing.T, w *world) {
 	}
 	expect.That(t, requests["big"] == 2 && requests["small"] == 1,
 		"devices by request: %v, want 2 of big and 1 of small", requests)
-	n.remove("user", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // Two claims consume 10 and 30 GiB of one device. They are charged in proportion to that. When the
@@ -121,17 +116,16 @@ func testConsumedCapacity(t *testing.T, w *world) {
 		t.Errorf("the device of the one who is left is divided by %q, want exclusive", d.Attribution)
 	}
 	n.charges("shared-0", claimPart("small", 1), claimPart("large", 0))
-	n.remove("small", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // Two partitions of one GPU are two devices. Nobody holds the whole GPU.
 func testPartitions(t *testing.T, w *world) {
 	n := w.namespace(t, "partitions")
-	n.claim("a", request("part", gpudriver.ClassPartition))
-	n.claim("b", request("part", gpudriver.ClassPartition))
-	n.pod("a", podSpec("a"))
-	n.pod("b", podSpec("b"))
+	for _, name := range []string{"a", "b"} {
+		n.claim(name, request("part", gpudriver.ClassPartition))
+		n.pod(name, podSpec(name))
+	}
 	n.running(2)
 	holds, r := n.agree(2)
 	expect.That(t, holds[0].Device != holds[1].Device, "both hold %s", holds[0].Device)
@@ -144,9 +138,7 @@ func testPartitions(t *testing.T, w *world) {
 		expect.That(t, s.Admin, "the GPU that is cut is held as a whole: %+v", s)
 	}
 	n.charges(holds[0].Device, claimPart("a", 1), claimPart("b", 0))
-	n.remove("a", 1)
-	n.remove("b", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // A monitor has admin access to a device that another pod holds and to one that is free. It is
@@ -159,8 +151,7 @@ func testAdminAccess(t *testing.T, w *world) {
 	n.claim("owner", memory(request("part", gpudriver.ClassShared), 5, "10Gi"))
 	n.pod("owner", podSpec("owner"))
 	n.running(1)
-	all := request("all", gpudriver.ClassAll)
-	all.Exactly.AllocationMode, all.Exactly.AdminAccess = resourceapi.DeviceAllocationModeAll, ptr.To(true)
+	all := monitor(request("all", gpudriver.ClassAll))
 	all.Exactly.Tolerations = []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
 	all.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 		Expression: fmt.Sprintf(
@@ -173,19 +164,13 @@ func testAdminAccess(t *testing.T, w *world) {
 	n.pod("monitor", podSpec("monitor"))
 	unseen := n.seen("monitor")
 	release() // Exporters with the file see the claim after its devices are prepared.
-	eventually(t, "the exporters know of the admin access", func() error {
-		for _, e := range n.informed() {
-			r, err := e.report()
-			if err != nil {
-				return err
-			}
-			known := func(h hold) bool { return h.Pod == "monitor" && h.Admin }
-			if e.file && !slices.ContainsFunc(holdsOfExporter(r, n.name), known) {
-				return fmt.Errorf("%s does not", e.name)
-			}
+	n.each("the exporters know of the admin access", n.informed(), snapshots(func(e *running, r *present.Report) error {
+		known := func(h hold) bool { return h.Pod == "monitor" && h.Admin }
+		if e.file && !slices.ContainsFunc(holdsOfExporter(r, n.name), known) {
+			return errors.New("it does not")
 		}
 		return nil
-	})
+	}))
 	unknown := time.Since(unseen)
 	n.running(2)
 	holds, _ := n.agree(3)
@@ -195,8 +180,7 @@ func testAdminAccess(t *testing.T, w *world) {
 	n.charges("worn-0", claimPart("monitor", 0).without(1), podPart("monitor", 0).without(1))
 	n.charges("shared-5", claimPart("owner", 1).without(0.5), claimPart("monitor", 0).without(0.5))
 	for _, e := range n.informed() {
-		r, err := e.report()
-		n.no(err)
+		r := must.Get(e.report())(n)
 		for _, h := range holds {
 			switch got := energy(r, "claim", n.name, "monitor", h.Device); {
 			case got == 0:
@@ -207,9 +191,7 @@ func testAdminAccess(t *testing.T, w *world) {
 			}
 		}
 	}
-	n.remove("owner", 1)
-	n.remove("monitor", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // maxClaimWait is how long an exporter waits for the description of a claim that holds a device
@@ -243,17 +225,6 @@ func (n *namespace) seen(pod string) (unseen time.Time) {
 		return nil
 	})
 	return unseen
-}
-
-// A pod that requests an extended resource gets a device by a claim that the scheduler creates.
-func testExtendedResource(t *testing.T, w *world) {
-	n := w.namespace(t, "extended-resource")
-	n.pod("user", resourceSpec(gpudriver.ExtendedResource, "1"))
-	n.running(1)
-	holds, _ := n.agree(1)
-	n.charges(holds[0].Device, claimPart(holds[0].Claim, 1))
-	n.remove("user", 1)
-	n.agree(0)
 }
 
 // part is the share of a device's energy that a claim or a pod must be charged.
@@ -303,29 +274,19 @@ func (n *namespace) charges(device string, parts ...part) {
 func (n *namespace) chargesBy(exporters []*running, device func(*running) string, parts ...part) {
 	n.Helper()
 	before, done := map[*running]*present.Report{}, map[*running]bool{}
-	eventually(n.T, "each is charged its part", func() error {
-		var wrong error
-		for _, e := range exporters {
-			if done[e] {
-				continue
-			}
-			after, err := e.report()
-			if err != nil {
-				return err
-			}
-			if before[e] == nil {
-				before[e] = after
-			}
-			whole, err := e.charges(n.name, device(e), before[e], after, parts)
-			if done[e] = err == nil; !done[e] {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
-			}
-			if whole >= enough {
-				before[e] = after
-			}
+	n.each("each is charged its part", exporters, snapshots(func(e *running, after *present.Report) error {
+		if done[e] {
+			return nil
 		}
-		return wrong
-	})
+		if before[e] == nil {
+			before[e] = after
+		}
+		whole, err := e.charges(n.name, device(e), before[e], after, parts)
+		if done[e] = err == nil; whole >= enough {
+			before[e] = after
+		}
+		return err
+	}))
 }
 
 // enough is the number of joules after which shares are compared.
@@ -364,9 +325,12 @@ func energy(r *present.Report, of, ns, name, device string) float64 {
 	return energyOf(values)
 }
 
-func energyOf(values []present.ValueReport) float64 {
+func energyOf(values []present.ValueReport) float64 { return valueOf(values, "energy", "") }
+
+// valueOf returns the value of a quantity, and of a direction if it has one.
+func valueOf(values []present.ValueReport, quantity, direction string) float64 {
 	for i := range values {
-		if values[i].Quantity == "energy" {
+		if values[i].Quantity == quantity && values[i].Labels["direction"] == direction {
 			return values[i].Value
 		}
 	}

@@ -2,7 +2,6 @@ package scenarios
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,11 +11,11 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/cpuset"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/cpudriver"
@@ -40,38 +39,27 @@ func testCPUGroup(t *testing.T, w *world) {
 	must.That(t, own["burning"].Size() == 1 && own["quiet"].Size() == 1 && !own["burning"].Equals(own["quiet"]),
 		"the driver gave the CPUs %v", own)
 	burnt := n.burnt("burner")
-	eventually(t, "the claim is charged what its pod took", func() error {
-		var wrong error
-		for _, e := range n.exporters {
-			got, err := n.cpuTime(e, "burning")
-			if err != nil {
-				return err
-			}
-			if got < burnt-cpuSlack {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: %.2f s, want %.2f s", e.name, got, burnt))
-			}
+	n.each("the claim is charged what its pod took", n.exporters, snapshots(func(_ *running, r *present.Report) error {
+		if got := n.cpuTime(r, "burning"); got < burnt-cpuSlack {
+			return fmt.Errorf("%.2f s, want %.2f s", got, burnt)
 		}
-		return wrong
-	})
+		return nil
+	}))
 	for _, e := range n.exporters {
+		r := must.Get(e.report())(n)
 		for claim, cpus := range own {
-			got, err := n.cpuTime(e, claim)
-			n.no(err)
+			got := n.cpuTime(r, claim)
 			busy, device := n.busy(), fmt.Sprintf("cpudev%03d", cpus.List()[0])
 			t.Logf("%s: claim %s is charged %.2f s of %s, which was busy for %.2f s", e.name, claim, got, device,
 				busy[device]-before[device])
 			expect.That(t, got <= busy[device]-before[device]+cpuSlack,
 				"%s: claim %s is charged more than its CPU did", e.name, claim)
 		}
-		r, err := e.report()
-		n.no(err)
 		if d := deviceOf(r, cpudriver.Group); d.Attribution != join.AttributionCPUs || d.Up == nil || !*d.Up {
 			t.Errorf("%s: the device is divided %q, and up: %v", e.name, d.Attribution, d.Up)
 		}
 	}
-	n.remove("burner", 1)
-	n.remove("sleeper", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // cpus returns a request for a number of CPUs of the group.
@@ -88,18 +76,14 @@ func cpus(number int64) resourceapi.DeviceRequest {
 // cpusOf returns the CPUs of a claim, read from the variable that the driver sets in containers.
 func (n *namespace) cpusOf(claim string) cpuset.CPUSet {
 	n.Helper()
-	object, err := n.client.ResourceV1().ResourceClaims(n.name).Get(n.Context(), claim, metav1.GetOptions{})
-	n.no(err)
-	content, err := os.ReadFile(filepath.Join(n.cluster.CDI(), cpudriver.Name+".json"))
-	n.no(err)
+	variable := "DRA_CPUSET_" + string(n.getClaim(claim).UID) + "="
+	content := must.Get(os.ReadFile(filepath.Join(n.cluster.CDI(), cpudriver.Name+".json")))(n)
 	var spec specs.Spec
 	n.no(json.Unmarshal(content, &spec))
 	for i := range spec.Devices {
 		for _, env := range spec.Devices[i].ContainerEdits.Env {
-			if list, ok := strings.CutPrefix(env, "DRA_CPUSET_"+string(object.UID)+"="); ok {
-				own, err := cpuset.Parse(list)
-				n.no(err)
-				return own
+			if list, ok := strings.CutPrefix(env, variable); ok {
+				return must.Get(cpuset.Parse(list))(n)
 			}
 		}
 	}
@@ -107,11 +91,7 @@ func (n *namespace) cpusOf(claim string) cpuset.CPUSet {
 	return cpuset.New()
 }
 
-// cpuTime returns the CPU time that an exporter charges a claim of the group, in seconds.
-func (n *namespace) cpuTime(e *running, claim string) (float64, error) {
-	r, err := e.report()
-	if err != nil {
-		return 0, err
-	}
-	return active(holder(r.Claims, n.name, claim, cpudriver.Group).Values) * float64(runtime.NumCPU()), nil
+// cpuTime returns the CPU time that a claim of the group is charged, in seconds.
+func (n *namespace) cpuTime(r *present.Report, claim string) float64 {
+	return active(holder(r.Claims, n.name, claim, cpudriver.Group).Values) * float64(runtime.NumCPU())
 }

@@ -5,7 +5,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
@@ -59,35 +61,27 @@ func testDevicePlugin(t *testing.T, w *world) {
 // somebody holds exactly the given ones.
 func (n *namespace) offered(heldUUIDs ...string) {
 	n.Helper()
-	eventually(n.T, "the exporters know what device plugins offer", func() error {
-		for _, e := range n.exporters {
-			r, err := e.report()
-			if err != nil {
-				return err
+	n.each("what device plugins offer is known", n.exporters, snapshots(func(_ *running, r *present.Report) error {
+		for _, uuid := range []string{deviceplugin.UnlistedUUID, deviceplugin.SlicedUUID, deviceplugin.SpareUUID} {
+			count, shares := 0, 0
+			for i := range r.Devices {
+				if r.Devices[i].UUID == uuid {
+					count, shares = count+1, shares+len(r.Devices[i].Shares)
+				}
 			}
-			for _, uuid := range []string{deviceplugin.UnlistedUUID, deviceplugin.SlicedUUID, deviceplugin.SpareUUID} {
-				count, shares := 0, 0
-				for i := range r.Devices {
-					if r.Devices[i].UUID == uuid {
-						count, shares = count+1, shares+len(r.Devices[i].Shares)
-					}
-				}
-				if held := slices.Contains(heldUUIDs, uuid); count != 1 || held != (shares > 0) {
-					return fmt.Errorf("%s: %d devices are GPU %s, with %d shares; want one, held: %v", e.name, count, uuid, shares,
-						held)
-				}
+			if held := slices.Contains(heldUUIDs, uuid); count != 1 || held != (shares > 0) {
+				return fmt.Errorf("%d devices are GPU %s, with %d shares; want one, held: %v", count, uuid, shares, held)
 			}
 		}
 		return nil
-	})
+	}))
 }
 
 // noClaims checks that the exporters show no claim in the namespace, not even one without a name.
 func (n *namespace) noClaims() {
 	n.Helper()
 	for _, p := range n.exporters {
-		r, err := p.report()
-		n.no(err)
+		r := must.Get(p.report())(n)
 		for i := range r.Claims {
 			if c := &r.Claims[i]; c.Namespace == n.name || c.Name == "" {
 				n.Errorf("the claim %s/%s has %s, want none", c.Namespace, c.Name, c.Device)

@@ -11,12 +11,13 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
-	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
 // The hardware of a device is replaced while a pod holds the device. The counter of the new
@@ -24,61 +25,39 @@ import (
 // device, and nothing of what the new hardware counted before.
 func testReplacedDevice(t *testing.T, w *world) {
 	n := w.namespace(t, "replaced-device")
-	n.claim("one", request("gpu", gpudriver.ClassGPU))
-	n.pod("user", podSpec("one"))
-	n.running(1)
+	n.user(podSpec("one"))
 	begin := time.Now()
 	holds, _ := n.agree(1)
 	device := holds[0].Device
 	n.charges(device, claimPart("one", 1))
-	index, err := strconv.Atoi(strings.TrimPrefix(device, "gpu-"))
-	n.no(err)
+	index := must.Get(strconv.Atoi(strings.TrimPrefix(device, "gpu-")))(n)
 	w.vendor.replace(device, gpudriver.Replacement(index))
 	n.no(w.cluster.SetReplaced(device))
-	eventually(t, "the other hardware is known", func() error {
-		var wrong error
-		for _, e := range n.informed() {
-			r, err := e.report()
-			if err != nil {
-				return err
-			}
-			if d := deviceOf(r, device); d.UUID != gpudriver.Replacement(index) {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: the UUID of %s is %q", e.name, device, d.UUID))
-			}
+	n.each("the other hardware is known", n.informed(), snapshots(func(_ *running, r *present.Report) error {
+		if d := deviceOf(r, device); d.UUID != gpudriver.Replacement(index) {
+			return fmt.Errorf("the UUID of %s is %q", device, d.UUID)
 		}
-		return wrong
-	})
+		return nil
+	}))
 	n.charges(device, claimPart("one", 1), podPart("user", 1))
 	for _, e := range n.exporters {
-		r, err := e.report()
-		n.no(err)
+		r := must.Get(e.report())(n)
 		most := maxWatts * (time.Since(begin) + 2*timing).Seconds()
 		if got := energy(r, "claim", n.name, "one", device); got > most {
 			t.Errorf("%s: the claim was charged %.0f J, and its device can't have used more than %.0f J", e.name, got, most)
 		}
 	}
-	n.remove("user", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // A DeviceTaintRule taints a device without changing a ResourceSlice.
 func testTaintRule(t *testing.T, w *world) {
 	const key, value = "example.com/maintenance", "planned"
 	device := fmt.Sprintf("gpu-%d", gpudriver.GPUs-1)
-	rules := w.client.ResourceV1().DeviceTaintRules()
-	n := &namespace{T: t, world: w}
-	_, err := rules.Create(t.Context(), &resourceapi.DeviceTaintRule{
-		ObjectMeta: metav1.ObjectMeta{Name: "maintenance"},
-		Spec: resourceapi.DeviceTaintRuleSpec{
-			DeviceSelector: &resourceapi.DeviceTaintSelector{
-				Driver: ptr.To(gpudriver.Name), Pool: ptr.To(node.Name), Device: &device,
-			},
-			Taint: resourceapi.DeviceTaint{Key: key, Value: value, Effect: resourceapi.DeviceTaintEffectNoSchedule},
-		},
-	}, metav1.CreateOptions{})
-	n.no(err)
+	n := &namespace{T: t, world: w, name: "maintenance"}
+	undo := n.taint(device, resourceapi.DeviceTaint{Key: key, Value: value, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	n.tainted(1, "device", device, "key", key, "value", value, "effect", "NoSchedule")
-	n.no(rules.Delete(t.Context(), "maintenance", metav1.DeleteOptions{}))
+	undo()
 	n.tainted(0, "key", key)
 }
 
@@ -86,21 +65,12 @@ func testTaintRule(t *testing.T, w *world) {
 // labels.
 func (n *namespace) tainted(count int, labels ...string) {
 	n.Helper()
-	eventually(n.T, fmt.Sprintf("%d taints are %q", count, labels), func() error {
-		var wrong error
-		for _, e := range n.exporters {
-			if e.noServer {
-				continue
-			}
-			got, err := e.count("dra_device_tainted", labels...)
-			if err != nil {
-				return err
-			}
-			if got != count {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: %d series", e.name, got))
-			}
+	n.each(fmt.Sprintf("%d taints are %q", count, labels), n.withServer(), func(e *running) error {
+		got, err := e.count("dra_device_tainted", labels...)
+		if err == nil && got != count {
+			err = fmt.Errorf("%d series", got)
 		}
-		return wrong
+		return err
 	})
 }
 
@@ -113,42 +83,27 @@ func testNotPrepared(t *testing.T, w *world) {
 	t.Cleanup(start)
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
 	n.pod("user", podSpec("one"))
-	var device string
-	eventually(t, "the pod is scheduled", func() error {
-		claim, err := w.client.ResourceV1().ResourceClaims(n.name).Get(n.Context(), "one", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if claim.Status.Allocation == nil || len(claim.Status.ReservedFor) == 0 {
-			return errors.New("its claim is not allocated")
-		}
-		device = claim.Status.Allocation.Devices.Results[0].Device
-		return nil
+	n.podIs("user", "is scheduled", func(*corev1.Pod) bool {
+		claim := n.getClaim("one").Status
+		return claim.Allocation != nil && len(claim.ReservedFor) > 0
 	})
+	device := n.getClaim("one").Status.Allocation.Devices.Results[0].Device
 	n.state(device, "allocated")
 	n.unresolved()
 	start()
 	n.running(1)
 	n.agree(1)
 	n.state(device, "prepared")
-	n.remove("user", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // state waits until each exporter that knows claims and pods shows that claim "one" has a device in
 // this state.
 func (n *namespace) state(device, state string) {
 	n.Helper()
-	eventually(n.T, "the claim's device is "+state, func() error {
-		var wrong error
-		for _, e := range n.objects() {
-			err := e.has("dra_claim_device_info", 1, "namespace", n.name, "resourceclaim_name", "one", "device", device,
-				"state", state)
-			if err != nil {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
-			}
-		}
-		return wrong
+	n.each("the claim's device is "+state, n.objects(), func(e *running) error {
+		return e.has("dra_claim_device_info", 1, "namespace", n.name, "resourceclaim_name", "one", "device", device,
+			"state", state)
 	})
 }
 
@@ -159,47 +114,36 @@ func (n *namespace) state(device, state string) {
 func testConflict(t *testing.T, w *world) {
 	n := w.namespace(t, "conflict")
 	n.contradicts()
-	n.claim("one", request("gpu", gpudriver.ClassGPU))
-	n.pod("user", podSpec("one"))
-	n.running(1)
+	n.user(podSpec("one"))
 	holds, _ := n.agree(1)
 	n.reallocate("one", n.free())
 	eventually(t, "both devices count", func() error {
 		want, err := n.holdsOfCluster(n.Context(), n.name)
+		if err == nil && want[0].Device == holds[0].Device {
+			err = fmt.Errorf("the API server still says %s", want[0].Device)
+		}
 		if err != nil {
 			return err
 		}
-		if want[0].Device == holds[0].Device {
-			return fmt.Errorf("the API server still says %s", want[0].Device)
-		}
 		given := slices.Clone(holds) // the claim does not say for which request
 		given[0].Request = ""
-		var wrong error
-		for _, e := range n.exporters {
+		return ofAll(n.exporters, snapshots(func(e *running, r *present.Report) error {
 			expected := append(e.expect(want), e.expect(given)...)
 			if e.noClaims {
 				expected = e.expect(holds)
 			}
 			slices.SortFunc(expected, compareHolds)
-			r, err := e.report()
-			if err != nil {
-				return err
-			}
 			if diff := gocmp.Diff(expected, holdsOfExporter(r, n.name)); diff != "" {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: who holds what (-cluster +exporter):\n%s", e.name, diff))
+				return fmt.Errorf("who holds what (-cluster +exporter):\n%s", diff)
 			}
 			count, err := e.count("dra_exporter_conflicts")
-			if err != nil {
-				return err
+			if err == nil && count == 0 && !e.noClaims {
+				err = errors.New("no conflict is counted")
 			}
-			if count == 0 && !e.noClaims {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: no conflict is counted", e.name))
-			}
-		}
-		return wrong
+			return err
+		}))
 	})
-	n.remove("user", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // free waits for a GPU that is not allocated to any claim, and returns it. Other scenarios use GPUs
@@ -235,17 +179,16 @@ func (n *namespace) free() string {
 // server requires that the reservations and the allocation are removed first.
 func (n *namespace) reallocate(name, device string) {
 	n.Helper()
-	claims := n.client.ResourceV1().ResourceClaims(n.name)
-	claim, err := claims.Get(n.Context(), name, metav1.GetOptions{})
-	n.no(err)
+	update := func(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+		return must.Get(n.claims().UpdateStatus(n.Context(), claim, metav1.UpdateOptions{}))(n)
+	}
+	claim := n.getClaim(name)
 	allocation, reserved := claim.Status.Allocation.DeepCopy(), slices.Clone(claim.Status.ReservedFor)
 	claim.Status.Allocation, claim.Status.ReservedFor = nil, nil
-	claim, err = claims.UpdateStatus(n.Context(), claim, metav1.UpdateOptions{})
-	n.no(err)
+	claim = update(claim)
 	allocation.Devices.Results[0].Device = device
 	claim.Status.Allocation, claim.Status.ReservedFor = allocation, reserved
-	_, err = claims.UpdateStatus(n.Context(), claim, metav1.UpdateOptions{})
-	n.no(err)
+	update(claim)
 }
 
 // count returns the number of series of a family that have these labels and a value other than 0.

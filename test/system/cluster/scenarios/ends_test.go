@@ -28,19 +28,13 @@ import (
 
 var rounds = flag.Int("rounds", 2, "how often each pod is deleted by force and created again")
 
-// lingering limits how long the containers of a pod run after the pod was deleted by force.
-const lingering = 4 * time.Second
+// lingering limits how long the containers of a pod run after the pod was deleted by force, in
+// seconds.
+const lingering = 4
 
 // lingers lets the pod's containers run on after a deletion by force.
 func lingers(spec corev1.PodSpec) corev1.PodSpec {
-	spec.TerminationGracePeriodSeconds = ptr.To(int64(lingering / time.Second))
-	return spec
-}
-
-// preStop adds a hook that lets the pod's main container run on for almost the whole grace period.
-func preStop(spec corev1.PodSpec) corev1.PodSpec {
-	sleep := corev1.SleepAction{Seconds: int64(lingering/time.Second) - 1}
-	spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &sleep}}
+	spec.TerminationGracePeriodSeconds = ptr.To[int64](lingering)
 	return spec
 }
 
@@ -53,7 +47,7 @@ func testForceRecreated(t *testing.T, w *world) {
 		spec corev1.PodSpec
 	}{
 		{"plain", lingers(podSpec("one"))},
-		{"pre-stop", preStop(lingers(podSpec("one")))},
+		{"pre-stop", endsSlowly(podSpec("one"), lingering)},
 		{"stubborn", lingers(podSpec("one", "stubborn"))},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -68,15 +62,14 @@ func testForceRecreated(t *testing.T, w *world) {
 				n.recreated("user", func() { n.pod("user", tt.spec) })
 				n.Logf("prepared and not allocated: %d devices", n.showsPrepared("user", "one"))
 			}
-			n.remove("user", 1)
-			n.agree(0)
+			n.clear()
 		})
 	}
 	t.Run("StatefulSet", func(t *testing.T) {
 		t.Parallel()
 		n := w.namespace(t, "force-stateful-set")
 		n.template("made", request("gpu", gpudriver.ClassGPU))
-		n.statefulSet("set", preStop(lingers(templateSpec("made"))))
+		n.statefulSet("set", endsSlowly(templateSpec("made"), lingering))
 		for range *rounds {
 			n.recreated("set-0", func() {})
 		}
@@ -105,7 +98,7 @@ func (n *namespace) recreated(name string, create func()) {
 	late := n.latest()
 	time.Sleep(late) // An earlier answer may show it although the next one does not.
 	lift := n.keeps(1)
-	time.Sleep(time.Until(begin.Add(lingering + 2*time.Second + late)))
+	time.Sleep(time.Until(begin.Add((lingering+2)*time.Second + late)))
 	lift()
 }
 
@@ -113,22 +106,15 @@ func (n *namespace) recreated(name string, create func()) {
 // same name does not count: an exporter may not know yet that it has ended.
 func (n *namespace) shows(pod *corev1.Pod) {
 	n.Helper()
-	eventually(n.T, fmt.Sprintf("pod %s, %s, holds a device", pod.Name, pod.UID), func() error {
-		var wrong error
-		for _, e := range n.exporters {
-			r, err := e.report()
-			if err != nil {
-				return err
-			}
-			shown := slices.ContainsFunc(holdReports(r, n.name), func(h present.HoldReport) bool {
-				return h.UID == string(pod.UID)
-			})
-			if !e.noPods && !shown {
-				wrong = errors.Join(wrong, fmt.Errorf("%s shows %v", e.name, holdsOfExporter(r, n.name)))
-			}
+	what := fmt.Sprintf("pod %s, %s, holds a device", pod.Name, pod.UID)
+	n.each(what, n.exporters, snapshots(func(e *running, r *present.Report) error {
+		if !e.noPods && !slices.ContainsFunc(holdReports(r, n.name), func(h present.HoldReport) bool {
+			return h.UID == string(pod.UID)
+		}) {
+			return fmt.Errorf("it shows %v", holdsOfExporter(r, n.name))
 		}
-		return wrong
-	})
+		return nil
+	}))
 }
 
 // hasDevices reports whether the claims of a pod that is bound to the node are allocated and
@@ -139,7 +125,7 @@ func (n *namespace) shows(pod *corev1.Pod) {
 func (n *namespace) hasDevices(pod *corev1.Pod) bool {
 	n.Helper()
 	for _, c := range claimsOf(pod) {
-		claim, err := n.client.ResourceV1().ResourceClaims(n.name).Get(n.Context(), c.Name, metav1.GetOptions{})
+		claim, err := n.claims().Get(n.Context(), c.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return false
 		}
@@ -156,76 +142,59 @@ func (n *namespace) hasDevices(pod *corev1.Pod) bool {
 // returns a pod that has lost its devices and may never run, see hasDevices.
 func (n *namespace) awaitPod(name string, not types.UID) *corev1.Pod {
 	n.Helper()
-	var pod *corev1.Pod
-	eventually(n.T, fmt.Sprintf("pod %s runs", name), func() error {
-		var err error
-		pod, err = n.client.CoreV1().Pods(n.name).Get(n.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		never := not != "" && pod.UID != not && pod.Spec.NodeName != "" && !n.hasDevices(pod)
-		if pod.UID == not || pod.Status.Phase != corev1.PodRunning && !never {
-			return fmt.Errorf("pod %s is %s", pod.UID, pod.Status.Phase)
-		}
-		return nil
+	return n.podIs(name, "runs", func(pod *corev1.Pod) bool {
+		never := not != "" && pod.Spec.NodeName != "" && !n.hasDevices(pod)
+		return pod.UID != not && (pod.Status.Phase == corev1.PodRunning || never)
 	})
-	return pod
 }
 
 // statefulSet creates a StatefulSet with one pod.
 func (n *namespace) statefulSet(name string, spec corev1.PodSpec) {
 	n.Helper()
 	labels := map[string]string{"app": name}
-	_, err := n.client.AppsV1().StatefulSets(n.name).Create(n.Context(), &appsv1.StatefulSet{
+	create(n, n.client.AppsV1().StatefulSets(n.name), &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: appsv1.StatefulSetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
 		},
-	}, metav1.CreateOptions{})
-	n.no(err)
+	})
 }
 
 // endsSlowly lets the pod's main container run on for almost the whole grace period. grace is in
 // seconds.
 func endsSlowly(spec corev1.PodSpec, grace int64) corev1.PodSpec {
+	return sleeps(spec, grace, grace-1)
+}
+
+// sleeps lets the pod's main container run on for some seconds of a grace period.
+func sleeps(spec corev1.PodSpec, grace, seconds int64) corev1.PodSpec {
 	spec.TerminationGracePeriodSeconds = &grace
-	sleep := &corev1.SleepAction{Seconds: grace - 1}
+	sleep := &corev1.SleepAction{Seconds: seconds}
 	spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: sleep}}
 	return spec
 }
 
-// killed waits for the kubelet's event that it is stopping a container of a pod.
-func (n *namespace) killed(pod string) {
-	n.Helper()
-	eventually(n.T, "a container is being ended", func() error {
-		all, err := n.client.CoreV1().Events(n.name).List(n.Context(), metav1.ListOptions{
-			FieldSelector: "reason=Killing,involvedObject.name=" + pod,
-		})
-		if err == nil && len(all.Items) == 0 {
-			err = errors.New("there is no such event")
-		}
-		return err
-	})
-}
-
 // fails waits until the kubelet itself says that a pod has failed, while its containers may still
-// run.
+// run. A kubelet without the Pods API says by an event that it is stopping a container.
 func (n *namespace) fails(pod string) {
 	n.Helper()
 	if !kubeletSince(podsAPISince) {
-		n.killed(pod)
+		eventually(n.T, "a container is being ended", func() error {
+			killing := metav1.ListOptions{FieldSelector: "reason=Killing,involvedObject.name=" + pod}
+			all, err := n.client.CoreV1().Events(n.name).List(n.Context(), killing)
+			if err == nil && len(all.Items) == 0 {
+				err = errors.New("there is no such event")
+			}
+			return err
+		})
 		return
 	}
-	conn, err := grpc.NewClient("unix:"+filepath.Join(n.cluster.KubeletRoot(), podsSocket),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	n.no(err)
+	conn := must.Get(grpc.NewClient("unix:"+filepath.Join(n.cluster.KubeletRoot(), podsSocket),
+		grpc.WithTransportCredentials(insecure.NewCredentials())))(n)
 	defer conn.Close()
 	eventually(n.T, "the kubelet says that the pod has failed", func() error {
 		all, err := podsv1alpha1.NewPodsClient(conn).ListPods(n.Context(), &podsv1alpha1.ListPodsRequest{})
-		if err != nil {
-			return err
-		}
 		for _, content := range all.GetPods() {
 			var p corev1.Pod
 			if err := p.Unmarshal(content); err != nil {
@@ -235,7 +204,7 @@ func (n *namespace) fails(pod string) {
 				return nil
 			}
 		}
-		return fmt.Errorf("it has not, among %d pods", len(all.GetPods()))
+		return errors.Join(err, fmt.Errorf("it has not, among %d pods", len(all.GetPods())))
 	})
 }
 
@@ -249,22 +218,25 @@ func testDeadline(t *testing.T, w *world) {
 	n.phase("user", corev1.PodRunning)
 	lift := n.keeps(1)
 	patch := fmt.Appendf(nil, `{"spec":{"activeDeadlineSeconds":%d}}`, deadline)
-	_, err := n.client.CoreV1().Pods(n.name).Patch(n.Context(), "user", types.MergePatchType, patch, metav1.PatchOptions{})
-	n.no(err)
+	must.Get(n.pods().Patch(n.Context(), "user", types.MergePatchType, patch, metav1.PatchOptions{}))(n)
 	n.fails("user")
 	n.exporters[0].ticks(t, 3) // The other exporters tick at the same time.
 	for _, e := range n.exporters {
 		e.ticks(t, 1)
 	}
-	pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), "user", metav1.GetOptions{})
-	n.no(err)
+	n.stillRuns("user")
 	lift()
-	must.That(t, pod.Status.Phase == corev1.PodRunning,
-		"its containers have ended too early to say anything: the pod is %s", pod.Status.Phase)
 	n.phase("user", corev1.PodFailed)
-	holds, err := n.holdsOfCluster(n.Context(), n.name)
-	n.no(err)
+	holds := must.Get(n.holdsOfCluster(n.Context(), n.name))(n)
 	expect.That(t, len(holds) == 0, "the failed pod holds %v", holds)
 	n.agree(0)
-	n.no(n.client.CoreV1().Pods(n.name).Delete(n.Context(), "user", metav1.DeleteOptions{}))
+	n.delete("user", nil)
+}
+
+// stillRuns checks that a pod's containers have not ended by the API server, without which the
+// checks so far say nothing.
+func (n *namespace) stillRuns(pod string) {
+	n.Helper()
+	phase := n.getPod(pod).Status.Phase
+	must.That(n, phase == corev1.PodRunning, "its containers have ended too early to say anything: the pod is %s", phase)
 }

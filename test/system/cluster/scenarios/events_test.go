@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -50,7 +49,8 @@ func testEvents(t *testing.T, w *world) {
 	})
 	faults.xid79.Store(1)
 	n.results(first, "forbidden", 2)
-	n.noEvents()
+	all := n.written(fields.Set{"source": "dra-exporter"})
+	expect.That(t, len(all) == 0, "there are events: %+v", all)
 
 	a.grant(append(rights, right{"", "events", "create"}, right{"", "events", "patch"}))
 	faults.xid31.Store(1)
@@ -60,19 +60,12 @@ func testEvents(t *testing.T, w *world) {
 	eventually(t, "the exporter says that it may now", func() error {
 		return first.said("events about incidents are written again")
 	})
-	described, err := w.cluster.Kubectl(t.Context(), "", "describe", "pod", "user", "-n", n.name)
-	n.no(err)
+	described := must.Get(w.cluster.Kubectl(t.Context(), "", "describe", "pod", "user", "-n", n.name))(n)
 	if text := string(described); !strings.Contains(text, "DeviceXID") || !strings.Contains(text, device+": XID 31") {
 		t.Errorf("kubectl describe does not show the event: %s", text)
 	}
 
-	n.no(first.cmd.Process.Signal(syscall.SIGTERM))
-	eventually(t, "the exporter ends", func() error {
-		if _, err := first.get("/healthz"); err == nil {
-			return errors.New("it answers")
-		}
-		return nil
-	})
+	first.Stop()
 	second := a.startWith(flags...)
 	faults.seen(n, second)
 	faults.xid31.Store(3)
@@ -96,9 +89,7 @@ func testEvents(t *testing.T, w *world) {
 
 // said reports whether the exporter has logged a text.
 func (p *program) said(text string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !slices.ContainsFunc(p.log, func(line string) bool { return strings.Contains(line, text) }) {
+	if !strings.Contains(p.Log(), text) {
 		return fmt.Errorf("%q is not in the log", text)
 	}
 	return nil
@@ -171,34 +162,24 @@ func (n *namespace) results(p *program, result string, want float64) {
 // unhealthy.
 func (n *namespace) events(kind, name string) []corev1.Event {
 	n.Helper()
-	var uid string
-	switch kind {
-	case "Pod":
-		pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), name, metav1.GetOptions{})
-		n.no(err)
-		uid = string(pod.UID)
-	default:
-		claim, err := n.client.ResourceV1().ResourceClaims(n.name).Get(n.Context(), name, metav1.GetOptions{})
-		n.no(err)
-		uid = string(claim.UID)
+	var object metav1.Object
+	if kind == "Pod" {
+		object = n.getPod(name)
+	} else {
+		object = n.getClaim(name)
 	}
-	all, err := n.client.CoreV1().Events(n.name).List(n.Context(), metav1.ListOptions{
-		FieldSelector: fields.Set{
-			"involvedObject.kind": kind, "involvedObject.name": name, "involvedObject.namespace": n.name,
-			"involvedObject.uid": uid, "source": "dra-exporter",
-		}.String(),
+	all := n.written(fields.Set{
+		"involvedObject.kind": kind, "involvedObject.name": name, "involvedObject.namespace": n.name,
+		"involvedObject.uid": string(object.GetUID()), "source": "dra-exporter",
 	})
-	n.no(err)
-	return slices.DeleteFunc(all.Items, func(e corev1.Event) bool { return e.Reason == "DeviceUnhealthy" })
+	return slices.DeleteFunc(all, func(e corev1.Event) bool { return e.Reason == "DeviceUnhealthy" })
 }
 
-// noEvents checks that the exporter has written no events.
-func (n *namespace) noEvents() {
+// written returns the events with these fields.
+func (n *namespace) written(of fields.Set) []corev1.Event {
 	n.Helper()
-	written := metav1.ListOptions{FieldSelector: "source=dra-exporter"}
-	all, err := n.client.CoreV1().Events(n.name).List(n.Context(), written)
-	n.no(err)
-	expect.That(n, len(all.Items) == 0, "there are events: %+v", all.Items)
+	options := metav1.ListOptions{FieldSelector: of.String()}
+	return must.Get(n.client.CoreV1().Events(n.name).List(n.Context(), options))(n).Items
 }
 
 // incidentEvent is an expected event of an incident.

@@ -8,7 +8,6 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -37,25 +36,15 @@ func initialized(spec corev1.PodSpec, command ...string) corev1.PodSpec {
 // claims.
 func (n *namespace) unresolved() {
 	n.Helper()
-	eventually(n.T, "pods whose claims are unknown are counted", func() error {
-		var wrong error
-		for _, e := range n.exporters {
-			if !e.noClaims || e.noPods {
-				continue
-			}
-			families, err := e.families()
-			if err != nil {
-				return err
-			}
-			count := 0.0
-			for _, m := range families["dra_exporter_unresolved_pods"].GetMetric() {
-				count += m.GetGauge().GetValue()
-			}
-			if count < 1 {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: dra_exporter_unresolved_pods is %v in all", e.name, count))
-			}
+	n.each("pods whose claims are unknown are counted", n.exporters, func(e *running) error {
+		if !e.noClaims || e.noPods {
+			return nil
 		}
-		return wrong
+		count, err := e.count("dra_exporter_unresolved_pods")
+		if err == nil && count == 0 {
+			err = errors.New("dra_exporter_unresolved_pods is 0")
+		}
+		return err
 	})
 }
 
@@ -75,8 +64,7 @@ func testPodLevelClaims(t *testing.T, w *world) {
 	n.unresolved()
 	n.remove("made", 1)
 	n.agree(1)
-	n.remove("user", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // A plain init container uses its pod's claim. The pod still holds the claim after the init
@@ -85,28 +73,16 @@ func testInitContainer(t *testing.T, w *world) {
 	n := w.namespace(t, "init-container")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
 	n.pod("user", initialized(podSpec("one"), "sleep", "8s"))
-	eventually(t, "the init container runs", func() error {
-		pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), "user", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	n.podIs("user", "runs its init container, or has run it", func(pod *corev1.Pod) bool {
 		s := pod.Status.InitContainerStatuses
-		if len(s) > 0 && s[0].State.Terminated != nil {
-			t.Log("it has ended before it was seen")
-			return nil
-		}
-		if len(s) == 0 || s[0].State.Running == nil {
-			return fmt.Errorf("its state is %+v", s)
-		}
-		return nil
+		return len(s) > 0 && (s[0].State.Terminated != nil || s[0].State.Running != nil)
 	})
 	lift := n.keeps(1)
 	n.phase("user", corev1.PodRunning)
 	holds, _ := n.agree(1)
 	n.chargesBy(n.objects(), func(*running) string { return holds[0].Device }, claimPart("one", 1), podPart("user", 1))
 	lift()
-	n.remove("user", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // An init container of one pod and the main container of another pod use the same claim. Both pods
@@ -122,20 +98,14 @@ func testInitShared(t *testing.T, w *world) {
 	n.remove("a", 1)
 	n.agree(1)
 	n.charges(holds[0].Device, podPart("b", 1))
-	n.remove("b", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // Two pods use different requests of one claim. Each pod holds the devices of its own request.
 func testRequestsOfPods(t *testing.T, w *world) {
 	n := w.namespace(t, "requests-of-pods")
 	n.claim("parts", request("a", gpudriver.ClassGPU), request("b", gpudriver.ClassGPU))
-	for _, pod := range []string{"a", "b"} {
-		spec := podSpec("parts")
-		spec.Containers[0].Resources.Claims[0].Request = pod
-		n.pod(pod, spec)
-	}
-	n.running(2)
+	n.byRequest("parts", "a", "b")
 	holds, _ := n.agree(2)
 	for _, h := range holds {
 		if h.Used {
@@ -145,8 +115,18 @@ func testRequestsOfPods(t *testing.T, w *world) {
 	n.unknownRequests(holds)
 	n.remove("a", 1)
 	n.agree(1) // The request that no pod names is unattributed.
-	n.remove("b", 1)
-	n.agree(0)
+	n.clear()
+}
+
+// byRequest creates a pod for each of two requests of a claim, and waits until they run.
+func (n *namespace) byRequest(claim string, requests ...string) {
+	n.Helper()
+	for _, request := range requests {
+		spec := podSpec(claim)
+		spec.Containers[0].Resources.Claims[0].Request = request
+		n.pod(request, spec)
+	}
+	n.running(len(requests))
 }
 
 // unknownRequests checks the exporters that know no requests: they must divide the claim's devices
@@ -171,18 +151,11 @@ func testSharesOfPods(t *testing.T, w *world) {
 	n := w.namespace(t, "shares-of-pods")
 	n.claim("parts", memory(request("small", gpudriver.ClassShared), 3, "10Gi"),
 		memory(request("large", gpudriver.ClassShared), 3, "30Gi"))
-	for _, pod := range []string{"small", "large"} {
-		spec := podSpec("parts")
-		spec.Containers[0].Resources.Claims[0].Request = pod
-		n.pod(pod, spec)
-	}
-	n.running(2)
+	n.byRequest("parts", "small", "large")
 	n.agree(2)
 	n.charges("shared-3", claimPart("parts", 1), podPart("small", 0.25).without(0.5).withoutPods(0.5),
 		podPart("large", 0.75).without(0.5).withoutPods(0.5))
-	n.remove("large", 1)
-	n.remove("small", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // containerDevice is a device of a container of a pod.
@@ -200,38 +173,26 @@ func testExtendedContainers(t *testing.T, w *world) {
 	}
 	n.pod("user", spec)
 	n.running(1)
-	n.agree(3)
+	holds, _ := n.agree(3)
+	n.charges(holds[0].Device, claimPart(holds[0].Claim, 1))
 	want := n.extendedDevices("user")
-	eventually(t, "each container is shown with its device", func() error {
-		var wrong error
-		for _, e := range n.exporters {
-			got, err := e.containerDevices(n.name, "user")
-			if err != nil {
-				return err
-			}
-			if e.noServer { // The containers' devices are unknown: each is shown with all.
-				continue
-			}
-			if diff := gocmp.Diff(want, got); diff != "" {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: the devices of the containers (-cluster +exporter):\n%s", e.name, diff))
-			}
+	n.each("each container is shown with its device", n.withServer(), func(e *running) error {
+		got, err := e.containerDevices(n.name, "user")
+		if diff := gocmp.Diff(want, got); err == nil && diff != "" {
+			err = fmt.Errorf("the devices of the containers (-cluster +exporter):\n%s", diff)
 		}
-		return wrong
+		return err
 	})
-	n.remove("user", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // extendedDevices returns the devices of each container of a pod from
 // status.extendedResourceClaimStatus.
 func (n *namespace) extendedDevices(name string) []containerDevice {
 	n.Helper()
-	pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), name, metav1.GetOptions{})
-	n.no(err)
+	pod := n.getPod(name)
 	status := pod.Status.ExtendedResourceClaimStatus
-	claim, err := n.client.ResourceV1().ResourceClaims(n.name).Get(n.Context(), status.ResourceClaimName,
-		metav1.GetOptions{})
-	n.no(err)
+	claim := n.getClaim(status.ResourceClaimName)
 	var out []containerDevice
 	for _, m := range status.RequestMappings {
 		for _, r := range claim.Status.Allocation.Devices.Results {

@@ -22,9 +22,21 @@ var long = flag.Bool("long", false, "also run the scenarios that take minutes")
 // nil ttl it is kept.
 func (n *namespace) job(name string, ttl *int32, spec corev1.PodSpec) {
 	n.Helper()
-	_, err := n.client.BatchV1().Jobs(n.name).Create(n.Context(),
-		&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: jobSpec(ttl, spec)}, metav1.CreateOptions{})
-	n.no(err)
+	create(n, n.client.BatchV1().Jobs(n.name), &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: jobSpec(ttl, spec),
+	})
+}
+
+// claimGone waits until no claim is left.
+func (n *namespace) claimGone() {
+	n.Helper()
+	eventually(n.T, "the claim is removed", func() error {
+		claims, err := n.claims().List(n.Context(), metav1.ListOptions{})
+		if err == nil && len(claims.Items) > 0 {
+			err = fmt.Errorf("%d claims are there", len(claims.Items))
+		}
+		return err
+	})
 }
 
 func jobSpec(ttl *int32, spec corev1.PodSpec) batchv1.JobSpec {
@@ -42,13 +54,7 @@ func testJobWithTTL(t *testing.T, w *world) {
 	least := n.finishes("")
 	n.running(0)
 	n.agree(0)
-	eventually(t, "the claim is removed", func() error {
-		claims, err := n.client.ResourceV1().ResourceClaims(n.name).List(n.Context(), metav1.ListOptions{})
-		if err == nil && len(claims.Items) > 0 {
-			err = fmt.Errorf("%d claims are there", len(claims.Items))
-		}
-		return err
-	})
+	n.claimGone()
 	n.ended(holds[0].Claim, holds[0].Device, least)
 }
 
@@ -69,29 +75,23 @@ func testReusedClaimName(t *testing.T, w *world) {
 		background := metav1.DeletePropagationBackground
 		n.no(n.client.BatchV1().Jobs(n.name).Delete(n.Context(), fmt.Sprintf("run-%d", i),
 			metav1.DeleteOptions{PropagationPolicy: &background}))
-		n.no(n.client.ResourceV1().ResourceClaims(n.name).Delete(n.Context(), "nightly", metav1.DeleteOptions{}))
+		n.no(n.claims().Delete(n.Context(), "nightly", metav1.DeleteOptions{}))
 		n.running(0)
 		n.agree(0)
-		eventually(t, "the claim is removed", func() error {
-			claims, err := n.client.ResourceV1().ResourceClaims(n.name).List(n.Context(), metav1.ListOptions{})
-			if err == nil && len(claims.Items) > 0 {
-				err = fmt.Errorf("%d claims are there", len(claims.Items))
-			}
-			return err
-		})
+		n.claimGone()
 	}
-	n.heldFor("nightly")
+	n.heldFor("nightly", len(indices))
 }
 
-// heldFor waits until each exporter shows that a claim held each of its devices as long as the
-// driver's journal and the claim's reservations say.
-func (n *namespace) heldFor(claim string) {
+// heldFor waits until each exporter shows that a claim held each of its devices, in a number of
+// holds in all, as long as the driver's journal and the claim's reservations say.
+func (n *namespace) heldFor(claim string, holds int) {
 	n.Helper()
-	events, err := n.cluster.Journal()
-	n.no(err)
+	events := must.Get(n.cluster.Journal())(n)
 	least, most := map[string]time.Duration{}, map[string]time.Duration{}
 	runs := map[string]int{}
-	for _, s := range heldBy(events, n.name, claim) {
+	spans := heldBy(events, n.name, claim)
+	for _, s := range spans {
 		prepared, reserved := n.lasted(s)
 		for _, d := range s.event.Devices {
 			least[d.Device] += prepared
@@ -99,24 +99,18 @@ func (n *namespace) heldFor(claim string) {
 			runs[d.Device]++
 		}
 	}
-	must.That(n, len(runs) != 0, "the driver has not seen claim %s", claim)
-	for _, e := range n.exporters {
+	must.That(n, len(spans) == holds, "the driver has seen %d holds of claim %s, want %d", len(spans), claim, holds)
+	n.each("the time of all holds is counted", n.exporters, snapshots(func(_ *running, r *present.Report) error {
 		for device, count := range runs {
 			tolerance := time.Duration(1+count) * timing
-			eventually(n.T, e.name+": the time of all holds is counted", func() error {
-				r, err := e.report()
-				if err != nil {
-					return err
-				}
-				row, got := holder(r.Claims, n.name, claim, device), allocated(r, n.name, claim, device)
-				if got < least[device]-tolerance || got > most[device]+tolerance || row.Ended == nil {
-					return fmt.Errorf("the claim held %s for %v in all, the driver says %v, reserved it was for %v; it ended at %v",
-						device, got, least[device], most[device], row.Ended)
-				}
-				return nil
-			})
+			row, got := holder(r.Claims, n.name, claim, device), allocated(r, n.name, claim, device)
+			if got < least[device]-tolerance || got > most[device]+tolerance || row.Ended == nil {
+				return fmt.Errorf("the claim held %s for %v in all, the driver says %v, reserved it was for %v; it ended at %v",
+					device, got, least[device], most[device], row.Ended)
+			}
 		}
-	}
+		return nil
+	}))
 }
 
 // allocated returns for how long a claim has held a device. Successive claims of the same name have
@@ -136,14 +130,13 @@ func testCronJob(t *testing.T, w *world) {
 	const runs = 2
 	n := w.namespace(t, "cron-job")
 	n.claim("nightly", request("gpu", gpudriver.ClassGPU))
-	_, err := n.client.BatchV1().CronJobs(n.name).Create(n.Context(), &batchv1.CronJob{
+	create(n, n.client.BatchV1().CronJobs(n.name), &batchv1.CronJob{
 		ObjectMeta: metav1.ObjectMeta{Name: "nightly"},
 		Spec: batchv1.CronJobSpec{
 			Schedule: "* * * * *", ConcurrencyPolicy: batchv1.ForbidConcurrent,
 			JobTemplate: batchv1.JobTemplateSpec{Spec: jobSpec(ptr.To[int32](0), podSpec("nightly", "sleep", "5s"))},
 		},
-	}, metav1.CreateOptions{})
-	n.no(err)
+	})
 	for range runs {
 		n.running(1)
 		n.agree(1)
@@ -151,5 +144,5 @@ func testCronJob(t *testing.T, w *world) {
 		n.agree(0)
 	}
 	n.no(n.client.BatchV1().CronJobs(n.name).Delete(n.Context(), "nightly", metav1.DeleteOptions{}))
-	n.heldFor("nightly")
+	n.heldFor("nightly", runs)
 }

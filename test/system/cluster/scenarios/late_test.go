@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -126,8 +125,7 @@ func testLastPods(t *testing.T, w *world) {
 	n.agree(2)
 	n.order(w.cluster.StopComponent, "kubelet")
 	n.finish("")
-	n.no(n.client.CoreV1().Pods(n.name).Delete(t.Context(), "deleted",
-		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}))
+	n.delete("deleted", ptr.To[int64](1))
 	time.Sleep(lateAway)
 	for _, e := range n.exporters {
 		e.late.restart(t)
@@ -136,22 +134,15 @@ func testLastPods(t *testing.T, w *world) {
 	n.order(w.cluster.StartComponent, "kubelet")
 	n.phase("ends", corev1.PodSucceeded)
 	n.gone("deleted")
-	eventually(t, "nobody holds anything, but the deleted pod where no API server says so", func() error {
-		var wrong error
-		for _, e := range n.exporters {
-			r, err := e.report()
-			if err != nil {
-				return err
-			}
-			left := slices.DeleteFunc(holdsOfExporter(r, n.name), func(h hold) bool {
-				return !e.server && h.Pod == "deleted"
-			})
-			if len(left) > 0 {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: %v", e.name, left))
-			}
+	what := "nobody holds anything, but the deleted pod where no API server says so"
+	n.each(what, n.exporters, snapshots(func(e *running, r *present.Report) error {
+		if left := slices.DeleteFunc(holdsOfExporter(r, n.name), func(h hold) bool {
+			return !e.server && h.Pod == "deleted"
+		}); len(left) > 0 {
+			return fmt.Errorf("%v", left)
 		}
-		return wrong
-	})
+		return nil
+	}))
 	n.Logf("%v after the kubelet's start", time.Since(back).Round(time.Millisecond))
 	n.agree(0)
 	n.Logf("after %v nobody holds anything", time.Since(back).Round(time.Millisecond))

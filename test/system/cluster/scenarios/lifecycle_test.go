@@ -6,11 +6,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
-	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -43,15 +40,9 @@ func (n *namespace) finishes(pod string) (least time.Duration) {
 func testDeletedGracefully(t *testing.T, w *world) {
 	const grace = 30 // In seconds; long enough to compare the charges on a slow machine.
 	n := w.namespace(t, "deleted")
-	n.claim("one", request("gpu", gpudriver.ClassGPU))
-	spec := podSpec("one")
-	spec.TerminationGracePeriodSeconds = ptr.To[int64](2 * grace)
-	sleep := &corev1.SleepAction{Seconds: grace}
-	spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: sleep}}
-	n.pod("user", spec)
-	n.running(1)
+	n.user(sleeps(podSpec("one"), 2*grace, grace))
 	lift := n.keeps(1)
-	n.no(n.client.CoreV1().Pods(n.name).Delete(n.Context(), "user", metav1.DeleteOptions{}))
+	n.delete("user", nil)
 	deleted := time.Now()
 	holds, _ := n.agree(1)
 	n.charges(holds[0].Device, claimPart("one", 1), podPart("user", 1))
@@ -66,9 +57,7 @@ func testDeletedGracefully(t *testing.T, w *world) {
 // more.
 func testForceDeleted(t *testing.T, w *world) {
 	n := w.namespace(t, "force-deleted")
-	n.claim("one", request("gpu", gpudriver.ClassGPU))
-	n.pod("user", podSpec("one"))
-	n.running(1)
+	n.user(podSpec("one"))
 	holds, _ := n.agree(1)
 	n.remove("user", 0)
 	lift := n.keeps(0)
@@ -85,22 +74,14 @@ func testCrashLoop(t *testing.T, w *world) {
 	n.pod("crasher", podSpec("one", "fail", "1s"))
 	n.running(1)
 	lift := n.keeps(1)
-	eventually(t, "the container waits for its next start", func() error {
-		pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), "crasher", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	n.podIs("crasher", "waits for the next start of its container", func(pod *corev1.Pod) bool {
 		s := pod.Status.ContainerStatuses[0]
-		if s.State.Waiting == nil || s.State.Waiting.Reason != "CrashLoopBackOff" || s.RestartCount < 1 {
-			return fmt.Errorf("its state is %+v after %d restarts", s.State, s.RestartCount)
-		}
-		return nil
+		return s.State.Waiting != nil && s.State.Waiting.Reason == "CrashLoopBackOff" && s.RestartCount >= 1
 	})
 	holds, _ := n.agree(1)
 	n.charges(holds[0].Device, claimPart("one", 1), podPart("crasher", 1))
 	lift()
-	n.remove("crasher", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // A pod that is created again under the same name, with the same claim, continues the claim's
@@ -116,26 +97,7 @@ func testRecreated(t *testing.T, w *world) {
 		n.remove("user", 1)
 		n.agree(0)
 	}
-	events, err := n.cluster.Journal()
-	n.no(err)
-	var least, most time.Duration
-	spans := heldBy(events, n.name, "one")
-	for _, s := range spans {
-		prepared, reserved := n.lasted(s)
-		least, most = least+prepared, most+reserved
-	}
-	must.That(t, len(spans) == 2, "the driver has seen %d holds, want 2", len(spans))
-	eventually(t, "the time of both holds is counted", func() error {
-		r, err := n.exporter.report()
-		if err != nil {
-			return err
-		}
-		if got := allocated(r, n.name, "one", "shared-1"); got < least-2*timing || got > most+2*timing {
-			return fmt.Errorf("the claim held its device for %v in all, the driver says %v, reserved it was for %v",
-				got, least, most)
-		}
-		return nil
-	})
+	n.heldFor("one", 2)
 }
 
 // ended checks that a claim no longer holds a device, and that it held the device for the duration

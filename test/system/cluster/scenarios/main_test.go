@@ -86,7 +86,6 @@ func TestScenarios(t *testing.T) {
 			"ConsumedCapacity":   testConsumedCapacity,
 			"Partitions":         testPartitions,
 			"AdminAccess":        testAdminAccess,
-			"ExtendedResource":   testExtendedResource,
 			"DevicePlugin":       testDevicePlugin,
 			"Completed":          testCompleted,
 			"DeletedGracefully":  testDeletedGracefully,

@@ -1,9 +1,9 @@
 package scenarios
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -12,9 +12,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
@@ -34,8 +37,7 @@ func (w *world) namespace(t *testing.T, name string, labels ...string) *namespac
 		object.Labels[label] = "true"
 	}
 	n := &namespace{T: t, world: w, name: name}
-	_, err := w.client.CoreV1().Namespaces().Create(t.Context(), object, metav1.CreateOptions{})
-	n.no(err)
+	create(n, w.client.CoreV1().Namespaces(), object)
 	eventually(t, "the namespace has its ServiceAccount", func() error {
 		_, err := w.client.CoreV1().ServiceAccounts(name).Get(t.Context(), "default", metav1.GetOptions{})
 		return err
@@ -46,6 +48,79 @@ func (w *world) namespace(t *testing.T, name string, labels ...string) *namespac
 func (n *namespace) no(err error) {
 	n.Helper()
 	must.Do(n, err)
+}
+
+func (n *namespace) pods() typedcorev1.PodInterface { return n.client.CoreV1().Pods(n.name) }
+
+func (n *namespace) claims() typedresourcev1.ResourceClaimInterface {
+	return n.client.ResourceV1().ResourceClaims(n.name)
+}
+
+func (n *namespace) getPod(name string) *corev1.Pod {
+	n.Helper()
+	return must.Get(n.pods().Get(n.Context(), name, metav1.GetOptions{}))(n)
+}
+
+func (n *namespace) getClaim(name string) *resourceapi.ResourceClaim {
+	n.Helper()
+	return must.Get(n.claims().Get(n.Context(), name, metav1.GetOptions{}))(n)
+}
+
+// create creates an object.
+func create[T any](n *namespace, in interface {
+	Create(context.Context, *T, metav1.CreateOptions) (*T, error)
+}, object *T,
+) {
+	n.Helper()
+	must.Get(in.Create(n.Context(), object, metav1.CreateOptions{}))(n)
+}
+
+// podIs waits until a pod is as wanted, and returns it.
+func (n *namespace) podIs(name, what string, is func(*corev1.Pod) bool) (pod *corev1.Pod) {
+	n.Helper()
+	eventually(n.T, "pod "+name+" "+what, func() (err error) {
+		if pod, err = n.pods().Get(n.Context(), name, metav1.GetOptions{}); err == nil && !is(pod) {
+			err = fmt.Errorf("it is %+v", pod.Status)
+		}
+		return err
+	})
+	return pod
+}
+
+// each waits until a check of each of some exporters returns nil.
+func (n *namespace) each(what string, by []*running, check func(*running) error) {
+	n.Helper()
+	eventually(n.T, what, func() error { return ofAll(by, check) })
+}
+
+// ofAll returns the errors of a check of exporters, with their names.
+func ofAll(by []*running, check func(*running) error) error {
+	var wrong error
+	for _, e := range by {
+		if err := check(e); err != nil {
+			wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
+		}
+	}
+	return wrong
+}
+
+// snapshots makes a check of exporters of one of snapshots.
+func snapshots(check func(*running, *present.Report) error) func(*running) error {
+	return func(e *running) error {
+		r, err := e.report()
+		if err == nil {
+			err = check(e, r)
+		}
+		return err
+	}
+}
+
+// user creates claim "one" for a GPU and pod "user", and waits until the pod runs.
+func (n *namespace) user(spec corev1.PodSpec) {
+	n.Helper()
+	n.claim("one", request("gpu", gpudriver.ClassGPU))
+	n.pod("user", spec)
+	n.running(1)
 }
 
 // request returns a request for one device of a class.
@@ -77,19 +152,17 @@ func claimSpec(requests ...resourceapi.DeviceRequest) resourceapi.ResourceClaimS
 // claim creates a ResourceClaim.
 func (n *namespace) claim(name string, requests ...resourceapi.DeviceRequest) {
 	n.Helper()
-	_, err := n.client.ResourceV1().ResourceClaims(n.name).Create(n.Context(), &resourceapi.ResourceClaim{
+	create(n, n.claims(), &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: claimSpec(requests...),
-	}, metav1.CreateOptions{})
-	n.no(err)
+	})
 }
 
 // template creates a ResourceClaimTemplate.
 func (n *namespace) template(name string, requests ...resourceapi.DeviceRequest) {
 	n.Helper()
-	_, err := n.client.ResourceV1().ResourceClaimTemplates(n.name).Create(n.Context(), &resourceapi.ResourceClaimTemplate{
+	create(n, n.client.ResourceV1().ResourceClaimTemplates(n.name), &resourceapi.ResourceClaimTemplate{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: claimSpec(requests...)},
-	}, metav1.CreateOptions{})
-	n.no(err)
+	})
 }
 
 // podSpec returns a pod with one container, main, which uses a claim under the name devices.
@@ -129,40 +202,36 @@ func once(spec corev1.PodSpec) corev1.PodSpec {
 // pod creates a pod.
 func (n *namespace) pod(name string, spec corev1.PodSpec) {
 	n.Helper()
-	_, err := n.client.CoreV1().Pods(n.name).Create(n.Context(),
-		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
-	n.no(err)
+	create(n, n.pods(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
 }
 
 // deployment creates a Deployment.
 func (n *namespace) deployment(name string, replicas int32, spec corev1.PodSpec) {
 	n.Helper()
 	labels := map[string]string{"app": name}
-	_, err := n.client.AppsV1().Deployments(n.name).Create(n.Context(), &appsv1.Deployment{
+	create(n, n.client.AppsV1().Deployments(n.name), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: maps.Clone(labels)},
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
 		},
-	}, metav1.CreateOptions{})
-	n.no(err)
+	})
 }
 
 // scale sets the number of replicas of a Deployment.
 func (n *namespace) scale(name string, replicas int32) {
 	n.Helper()
-	scale, err := n.client.AppsV1().Deployments(n.name).GetScale(n.Context(), name, metav1.GetOptions{})
-	n.no(err)
+	deployments := n.client.AppsV1().Deployments(n.name)
+	scale := must.Get(deployments.GetScale(n.Context(), name, metav1.GetOptions{}))(n)
 	scale.Spec.Replicas = replicas
-	_, err = n.client.AppsV1().Deployments(n.name).UpdateScale(n.Context(), name, scale, metav1.UpdateOptions{})
-	n.no(err)
+	must.Get(deployments.UpdateScale(n.Context(), name, scale, metav1.UpdateOptions{}))(n)
 }
 
 // running waits until exactly count pods exist and all of them are running.
 func (n *namespace) running(count int) {
 	n.Helper()
 	progresses(n.T, fmt.Sprintf("%d pods run", count), func() (int, error) {
-		pods, err := n.client.CoreV1().Pods(n.name).List(n.Context(), metav1.ListOptions{})
+		pods, err := n.pods().List(n.Context(), metav1.ListOptions{})
 		if err != nil {
 			return 0, err
 		}
@@ -185,16 +254,7 @@ func (n *namespace) running(count int) {
 // phase waits until a pod is in a phase.
 func (n *namespace) phase(pod string, phase corev1.PodPhase) {
 	n.Helper()
-	eventually(n.T, fmt.Sprintf("pod %s is %s", pod, phase), func() error {
-		p, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), pod, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if p.Status.Phase != phase {
-			return fmt.Errorf("it is %s", p.Status.Phase)
-		}
-		return nil
-	})
+	n.podIs(pod, "is "+string(phase), func(p *corev1.Pod) bool { return p.Status.Phase == phase })
 }
 
 // untilFinish returns the command of a container that runs until finish is called.
@@ -237,31 +297,40 @@ func (n *namespace) finish(pod string) {
 // remove deletes a pod with a grace period and waits until it is gone.
 func (n *namespace) remove(pod string, graceSeconds int64) {
 	n.Helper()
-	n.no(n.client.CoreV1().Pods(n.name).Delete(n.Context(), pod, metav1.DeleteOptions{GracePeriodSeconds: &graceSeconds}))
+	n.delete(pod, &graceSeconds)
 	n.gone(pod)
+}
+
+// delete deletes a pod, with its own grace period if none is given.
+func (n *namespace) delete(pod string, graceSeconds *int64) {
+	n.Helper()
+	n.no(n.pods().Delete(n.Context(), pod, metav1.DeleteOptions{GracePeriodSeconds: graceSeconds}))
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // gone waits until a pod no longer exists.
 func (n *namespace) gone(pod string) {
 	n.Helper()
-	eventually(n.T, "the pod is gone", func() error {
-		_, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), pod, metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err):
-			return nil
-		case err != nil:
-			return err
-		default:
-			return fmt.Errorf("pod %s is there", pod)
+	eventually(n.T, "pod "+pod+" is gone", func() error {
+		_, err := n.pods().Get(n.Context(), pod, metav1.GetOptions{})
+		if err == nil {
+			return errors.New("it is there")
 		}
+		return ignoreNotFound(err)
 	})
 }
 
-// clear deletes all pods and waits until they are gone.
+// clear deletes all pods and waits until they are gone and hold nothing.
 func (n *namespace) clear() {
 	n.Helper()
-	n.no(n.client.CoreV1().Pods(n.name).DeleteCollection(n.Context(),
-		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}, metav1.ListOptions{}))
+	n.no(n.pods().DeleteCollection(n.Context(), metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)},
+		metav1.ListOptions{}))
 	n.running(0)
 	n.agree(0)
 }

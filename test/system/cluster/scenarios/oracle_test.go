@@ -18,6 +18,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/invariant"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
 )
 
@@ -62,7 +63,7 @@ func (w *world) holdsOfCluster(ctx context.Context, ns string) ([]held, error) {
 	var holds []held
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if !started(pod) && !waitsForImage(pod) || ended(pod) {
+		if !invariant.HasStarted(pod) && !waitsForImage(pod) || ended(pod) {
 			continue
 		}
 		holds = append(holds, w.holdsByPlugin(pod)...)
@@ -74,28 +75,17 @@ func (w *world) holdsOfCluster(ctx context.Context, ns string) ([]held, error) {
 			if claim.Status.Allocation == nil {
 				return nil, fmt.Errorf("claim %s of running pod %s is not allocated", c.Name, pod.Name)
 			}
+			listed := invariant.IsListed(pod, c.Name)
 			for _, r := range claim.Status.Allocation.Devices.Results {
-				holds = append(holds,
-					held{
-						hold: newHold(pod.Name, c.Name, &r), Used: c.uses(pod, r.Request), Listed: c.listed(pod),
-						Unnamed: c.Made && !c.listed(pod) && ofGroup(claim),
-					})
+				holds = append(holds, held{
+					hold: newHold(pod.Name, c.Name, &r), Used: invariant.UsesRequest(pod, c.Name, r.Request), Listed: listed,
+					Unnamed: c.Made && !listed && ofGroup(claim),
+				})
 			}
 		}
 	}
 	slices.SortFunc(holds, func(a, b held) int { return compareHolds(a.hold, b.hold) })
 	return holds, nil
-}
-
-// started reports whether any container of a pod has started.
-func started(pod *corev1.Pod) bool {
-	if pod.Status.Phase == corev1.PodRunning {
-		return true
-	}
-	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses),
-		func(s corev1.ContainerStatus) bool {
-			return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
-		})
 }
 
 func ended(pod *corev1.Pod) bool {
@@ -124,10 +114,8 @@ func (w *world) holdsByPlugin(pod *corev1.Pod) []held {
 
 // podClaim is a claim that a pod uses.
 type podClaim struct {
-	Local    string // The name in the pod's spec.
-	Name     string // The name of the ResourceClaim.
-	Made     bool   // Created from a template.
-	Extended bool   // Created by the scheduler for extended resources.
+	Name string // The name of the ResourceClaim.
+	Made bool   // Created from a template.
 }
 
 // ofGroup reports whether a claim is reserved for a pod group.
@@ -136,51 +124,23 @@ func ofGroup(claim *resourceapi.ResourceClaim) bool {
 		func(by resourceapi.ResourceClaimConsumerReference) bool { return by.Resource == "podgroups" })
 }
 
-// claimsOf returns the claims of a pod.
+// claimsOf returns the claims of a pod, that of its extended resources included.
 func claimsOf(pod *corev1.Pod) []podClaim {
 	var claims []podClaim
 	for _, c := range pod.Spec.ResourceClaims {
 		if c.ResourceClaimName != nil {
-			claims = append(claims, podClaim{Local: c.Name, Name: *c.ResourceClaimName})
+			claims = append(claims, podClaim{Name: *c.ResourceClaimName})
 		}
 	}
 	for _, s := range pod.Status.ResourceClaimStatuses {
 		if s.ResourceClaimName != nil {
-			claims = append(claims, podClaim{Local: s.Name, Name: *s.ResourceClaimName, Made: true})
+			claims = append(claims, podClaim{Name: *s.ResourceClaimName, Made: true})
 		}
 	}
 	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
-		claims = append(claims, podClaim{Name: s.ResourceClaimName, Extended: true})
+		claims = append(claims, podClaim{Name: s.ResourceClaimName})
 	}
 	return claims
-}
-
-// uses reports whether a pod uses the devices of a request of the claim.
-func (c podClaim) uses(pod *corev1.Pod, request string) bool {
-	request, _, _ = strings.Cut(request, "/") // A request with alternatives is "request/alternative" (KEP-4816).
-	named := false
-	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		for _, r := range container.Resources.Claims {
-			if r.Name == c.Local && (r.Request == "" || r.Request == request) {
-				return true
-			}
-			named = named || r.Name == c.Local
-		}
-	}
-	return !named
-}
-
-// listed reports whether PodResources lists the claim for a pod.
-func (c podClaim) listed(pod *corev1.Pod) bool {
-	if c.Extended {
-		return true
-	}
-	restartable := slices.DeleteFunc(slices.Clone(pod.Spec.InitContainers), func(c corev1.Container) bool {
-		return ptr.Deref(c.RestartPolicy, "") != corev1.ContainerRestartPolicyAlways
-	})
-	return slices.ContainsFunc(slices.Concat(restartable, pod.Spec.Containers), func(container corev1.Container) bool {
-		return slices.ContainsFunc(container.Resources.Claims, func(r corev1.ResourceClaim) bool { return r.Name == c.Local })
-	})
 }
 
 func newHold(pod, claim string, r *resourceapi.DeviceRequestAllocationResult) hold {
@@ -222,30 +182,23 @@ func (n *namespace) agree(count int) ([]held, *present.Report) {
 	n.Helper()
 	var want []held
 	var first *present.Report
-	eventually(n.T, "the exporters agree with the cluster", func() error {
-		var err error
-		want, err = n.holdsOfCluster(n.Context(), n.name)
-		if err != nil {
+	eventually(n.T, "the exporters agree with the cluster", func() (err error) {
+		if want, err = n.holdsOfCluster(n.Context(), n.name); err != nil {
 			return err
 		}
 		used := len(slices.DeleteFunc(slices.Clone(want), func(h held) bool { return !h.Used }))
 		if used != count {
 			return fmt.Errorf("%d holds of devices, want %d", used, count)
 		}
-		var wrong error
-		for i, e := range n.exporters {
-			r, err := e.report()
-			if err != nil {
-				return err
-			}
-			if i == 0 {
+		return ofAll(n.exporters, snapshots(func(e *running, r *present.Report) error {
+			if e.program == n.exporter {
 				first = r
 			}
 			if diff := n.diff(e, want, r); diff != "" {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: who holds what (-cluster +exporter):\n%s", e.name, diff))
+				return fmt.Errorf("who holds what (-cluster +exporter):\n%s", diff)
 			}
-		}
-		return wrong
+			return nil
+		}))
 	})
 	if count > 0 {
 		n.record()
@@ -303,27 +256,20 @@ func (n *namespace) showsPrepared(pod, claim string) (more int) {
 	n.Helper()
 	eventually(n.T, "the exporters show what the driver has prepared", func() error {
 		allocated, err := n.holdsOfCluster(n.Context(), n.name)
-		if err != nil {
-			return err
-		}
 		more = 0
-		var wrong error
 		for _, device := range n.prepared(claim) {
 			is := func(h hold) bool { return h.Pod == pod && h.Claim == claim && h.Device == device }
 			if !slices.ContainsFunc(allocated, func(h held) bool { return is(h.hold) }) {
 				more++
 			}
-			for _, e := range n.informed() {
-				r, err := e.report()
-				if err != nil {
-					return err
-				}
+			err = errors.Join(err, ofAll(n.informed(), snapshots(func(_ *running, r *present.Report) error {
 				if !slices.ContainsFunc(holdsOfExporter(r, n.name), is) {
-					wrong = errors.Join(wrong, fmt.Errorf("%s: %s is prepared for %s, and not shown", e.name, device, claim))
+					return fmt.Errorf("%s is prepared for %s, and not shown", device, claim)
 				}
-			}
+				return nil
+			})))
 		}
-		return wrong
+		return err
 	})
 	return more
 }
@@ -353,19 +299,9 @@ func (n *namespace) keeps(count int) (lift func()) {
 			return nil
 		}
 	}
-	eventually(n.T, "the devices are read", func() error {
-		var wrong error
-		for _, e := range n.exporters {
-			r, err := e.report()
-			if err != nil {
-				return err
-			}
-			if err := read(e, true)(r); err != nil {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
-			}
-		}
-		return wrong
-	})
+	n.each("the devices are read", n.exporters, snapshots(func(e *running, r *present.Report) error {
+		return read(e, true)(r)
+	}))
 	var lifts []func()
 	for _, e := range n.exporters {
 		var before []present.HoldReport
@@ -378,10 +314,12 @@ func (n *namespace) keeps(count int) (lift func()) {
 			return nil
 		}))
 	}
-	return func() {
-		for _, lift := range lifts {
-			lift()
-		}
+	return func() { liftAll(lifts) }
+}
+
+func liftAll(lifts []func()) {
+	for _, lift := range lifts {
+		lift()
 	}
 }
 

@@ -197,7 +197,7 @@ func (o *ownership) forcedAt(claim string) (time.Time, bool) {
 // the pod.
 func (n *namespace) force(pod *corev1.Pod) {
 	n.Helper()
-	n.no(n.client.CoreV1().Pods(n.name).Delete(n.Context(), pod.Name, metav1.DeleteOptions{
+	n.no(n.pods().Delete(n.Context(), pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
 	}))
 	at := time.Now()

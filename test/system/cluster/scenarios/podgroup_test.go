@@ -38,14 +38,13 @@ func TestPodGroups(t *testing.T) {
 func (n *namespace) group(claim *schedulingv1beta1.PodGroupResourceClaim) {
 	n.Helper()
 	claim.Name = "devices"
-	_, err := n.client.SchedulingV1beta1().PodGroups(n.name).Create(n.Context(), &schedulingv1beta1.PodGroup{
+	create(n, n.client.SchedulingV1beta1().PodGroups(n.name), &schedulingv1beta1.PodGroup{
 		ObjectMeta: metav1.ObjectMeta{Name: "group"},
 		Spec: schedulingv1beta1.PodGroupSpec{
 			SchedulingPolicy: schedulingv1beta1.PodGroupSchedulingPolicy{Basic: &schedulingv1beta1.BasicSchedulingPolicy{}},
 			ResourceClaims:   []schedulingv1beta1.PodGroupResourceClaim{*claim},
 		},
-	}, metav1.CreateOptions{})
-	n.no(err)
+	})
 }
 
 func grouped(spec corev1.PodSpec) corev1.PodSpec {
@@ -100,9 +99,7 @@ func testPodGroupNamed(t *testing.T, w *world) {
 // reservedForGroup checks that the claim is reserved only for the pod group.
 func (n *namespace) reservedForGroup(name string) {
 	n.Helper()
-	claim, err := n.client.ResourceV1().ResourceClaims(n.name).Get(n.Context(), name, metav1.GetOptions{})
-	n.no(err)
-	by := claim.Status.ReservedFor
+	by := n.getClaim(name).Status.ReservedFor
 	expect.That(n, len(by) == 1 && by[0].Resource == "podgroups" && by[0].Name == "group",
 		"claim %s is reserved for %+v, want the group", name, by)
 }

@@ -1,8 +1,6 @@
 package scenarios
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,8 +45,7 @@ func testStaticPod(t *testing.T, w *world) {
 		n.agree(1)
 		n.staticUID(name)
 		lift := n.keeps(1)
-		n.no(n.client.CoreV1().Pods(n.name).Delete(n.Context(), name,
-			metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
+		n.delete(name, ptr.To[int64](0))
 		time.Sleep(trouble)
 		n.running(1)
 		lift()
@@ -62,18 +59,11 @@ func testStaticPod(t *testing.T, w *world) {
 // staticUID waits until every exporter shows a static pod with the UID that the kubelet gave it.
 func (n *namespace) staticUID(name string) {
 	n.Helper()
-	pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), name, metav1.GetOptions{})
-	n.no(err)
+	pod := n.getPod(name)
 	uid := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	must.That(n, uid != "" && uid != string(pod.UID), "pod %s has UID %s and mirrors %q", name, pod.UID, uid)
-	eventually(n.T, "the pod has the kubelet's UID", func() error {
-		var wrong error
-		for _, e := range n.exporters {
-			if err := e.has("dra_pod_info", 1, "namespace", n.name, "pod", name, "uid", uid); err != nil {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
-			}
-		}
-		return wrong
+	n.each("the pod has the kubelet's UID", n.exporters, func(e *running) error {
+		return e.has("dra_pod_info", 1, "namespace", n.name, "pod", name, "uid", uid)
 	})
 }
 
@@ -81,43 +71,31 @@ func (n *namespace) staticUID(name string) {
 // container as before.
 func testEphemeralContainer(t *testing.T, w *world) {
 	n := w.namespace(t, "ephemeral")
-	n.claim("one", request("gpu", gpudriver.ClassGPU))
-	n.pod("user", podSpec("one"))
-	n.running(1)
+	n.user(podSpec("one"))
 	lift := n.keeps(1)
-	pods := n.client.CoreV1().Pods(n.name)
 	n.no(retry.RetryOnConflict(retry.DefaultBackoff, func() error { // The kubelet may update the pod at the same time.
-		pod, err := pods.Get(n.Context(), "user", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+		pod := n.getPod("user")
 		pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{
 			EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Image: "workload:1"},
 			TargetContainerName:      "main",
 		}}
-		_, err = pods.UpdateEphemeralContainers(n.Context(), "user", pod, metav1.UpdateOptions{})
+		_, err := n.pods().UpdateEphemeralContainers(n.Context(), "user", pod, metav1.UpdateOptions{})
 		return err
 	}))
-	eventually(t, "the other container runs", func() error {
-		pod, err := pods.Get(n.Context(), "user", metav1.GetOptions{})
-		if err == nil && !slices.ContainsFunc(pod.Status.EphemeralContainerStatuses,
-			func(s corev1.ContainerStatus) bool { return s.State.Running != nil }) {
-			err = fmt.Errorf("the containers are %+v", pod.Status.EphemeralContainerStatuses)
-		}
-		return err
+	n.podIs("user", "runs the other container", func(pod *corev1.Pod) bool {
+		return slices.ContainsFunc(pod.Status.EphemeralContainerStatuses,
+			func(s corev1.ContainerStatus) bool { return s.State.Running != nil })
 	})
 	time.Sleep(timing)
 	holds, _ := n.agree(1)
 	for _, e := range n.exporters {
-		got, err := e.containerDevices(n.name, "user")
-		n.no(err)
+		got := must.Get(e.containerDevices(n.name, "user"))(n)
 		if want := []containerDevice{{"main", holds[0].Device}}; !slices.Equal(got, want) {
 			t.Errorf("%s: the containers have %v, want %v", e.name, got, want)
 		}
 	}
 	lift()
-	n.remove("user", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // The kubelet prepares a pod's devices before it pulls the image. A pod whose image is missing
@@ -131,29 +109,19 @@ func testMissingImage(t *testing.T, w *world) {
 		spec.Containers[0].ImagePullPolicy = corev1.PullNever // The fake runtime can pull every image.
 	}
 	n.pod("user", spec)
-	eventually(t, "the pod waits for its image", func() error {
-		pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), "user", metav1.GetOptions{})
-		if err == nil && !waitsForImage(pod) {
-			err = fmt.Errorf("its containers are %+v", pod.Status.ContainerStatuses)
-		}
-		return err
-	})
+	n.podIs("user", "waits for its image", waitsForImage)
 	holds, _ := n.agree(1)
 	n.charges(holds[0].Device, claimPart("one", 1), podPart("user", 1))
 	n.state(holds[0].Device, "prepared")
 	lift := n.keeps(1)
-	pods := n.client.CoreV1().Pods(n.name)
-	pod, err := pods.Get(n.Context(), "user", metav1.GetOptions{})
-	n.no(err)
-	pod.Spec.Containers[0].Image = "workload:1"
 	if !w.containers {
-		_, err = pods.Update(n.Context(), pod, metav1.UpdateOptions{})
-		n.no(err)
+		pod := n.getPod("user")
+		pod.Spec.Containers[0].Image = "workload:1"
+		must.Get(n.pods().Update(n.Context(), pod, metav1.UpdateOptions{}))(n)
 	}
 	time.Sleep(timing)
 	lift()
-	n.remove("user", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // waitsForImage reports whether a container of a pod waits for its image.
@@ -170,24 +138,18 @@ func testEvicted(t *testing.T, w *world) {
 	const grace = 4
 	n := w.namespace(t, "evicted")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
-	spec := podSpec("one")
-	spec.TerminationGracePeriodSeconds = ptr.To[int64](2 * grace)
-	spec.Containers[0].Lifecycle = &corev1.Lifecycle{
-		PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: grace}},
+	byTaint := func(device string) (undo func()) {
+		return n.taint(device, resourceapi.DeviceTaint{
+			Key: "example.com/broken", Value: "true", Effect: resourceapi.DeviceTaintEffectNoExecute,
+		})
 	}
-	for _, evict := range []func(device string) (undo func()){n.evict, n.taint} {
-		n.pod("user", spec)
+	for _, evict := range []func(device string) (undo func()){n.evict, byTaint} {
+		n.pod("user", sleeps(podSpec("one"), 2*grace, grace))
 		n.running(1)
 		lift := n.keeps(1)
 		holds, _ := n.agree(1)
 		undo := evict(holds[0].Device)
-		eventually(t, "the pod is being deleted", func() error {
-			pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), "user", metav1.GetOptions{})
-			if err == nil && pod.DeletionTimestamp == nil {
-				err = errors.New("it is not")
-			}
-			return err
-		})
+		n.podIs("user", "is being deleted", func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil })
 		time.Sleep(grace / 2 * time.Second)
 		lift()
 		n.gone("user")
@@ -198,26 +160,24 @@ func testEvicted(t *testing.T, w *world) {
 
 // evict evicts the pod as kubectl drain does.
 func (n *namespace) evict(string) (undo func()) {
-	n.no(n.client.CoreV1().Pods(n.name).EvictV1(n.Context(),
+	n.no(n.pods().EvictV1(n.Context(),
 		&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: "user"}}))
 	return func() {}
 }
 
-// taint creates a DeviceTaintRule that evicts the pods that use a device.
-func (n *namespace) taint(device string) (undo func()) {
+// taint creates a DeviceTaintRule for a device, named after the namespace.
+func (n *namespace) taint(device string, taint resourceapi.DeviceTaint) (undo func()) {
+	n.Helper()
 	rules := n.client.ResourceV1().DeviceTaintRules()
-	_, err := rules.Create(n.Context(), &resourceapi.DeviceTaintRule{
+	create(n, rules, &resourceapi.DeviceTaintRule{
 		ObjectMeta: metav1.ObjectMeta{Name: n.name},
 		Spec: resourceapi.DeviceTaintRuleSpec{
 			DeviceSelector: &resourceapi.DeviceTaintSelector{
 				Driver: ptr.To(gpudriver.Name), Pool: ptr.To(node.Name), Device: &device,
 			},
-			Taint: resourceapi.DeviceTaint{
-				Key: "example.com/broken", Value: "true", Effect: resourceapi.DeviceTaintEffectNoExecute,
-			},
+			Taint: taint,
 		},
-	}, metav1.CreateOptions{})
-	n.no(err)
+	})
 	return func() { n.no(rules.Delete(n.Context(), n.name, metav1.DeleteOptions{})) }
 }
 
@@ -225,25 +185,19 @@ func (n *namespace) taint(device string) (undo func()) {
 // object remains, and it holds nothing.
 func testEvictedByKubelet(t *testing.T, w *world) {
 	n := w.namespace(t, "evicted-by-kubelet")
-	n.claim("one", request("gpu", gpudriver.ClassGPU))
 	spec := once(podSpec("one"))
 	limit := resource.MustParse("1Mi")
 	spec.Volumes = []corev1.Volume{{
 		Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}},
 	}}
 	spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}}
-	n.pod("user", spec)
-	n.running(1)
+	n.user(spec)
 	n.agree(1)
-	pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), "user", metav1.GetOptions{})
-	n.no(err)
-	volumes := filepath.Join(w.cluster.KubeletRoot(), "pods", string(pod.UID), "volumes")
+	volumes := filepath.Join(w.cluster.KubeletRoot(), "pods", string(n.getPod("user").UID), "volumes")
 	file := filepath.Join(volumes, "kubernetes.io~empty-dir", "scratch", "file")
 	n.no(os.WriteFile(file, make([]byte, 2*limit.Value()), 0o600))
 	n.phase("user", corev1.PodFailed)
 	n.agree(0)
-	pod, err = n.client.CoreV1().Pods(n.name).Get(n.Context(), "user", metav1.GetOptions{})
-	n.no(err)
-	expect.That(t, pod.Status.Reason == "Evicted", "the pod has failed for %q, want an eviction", pod.Status.Reason)
+	expect.Is(t, n.getPod("user").Status.Reason, "Evicted", "the pod has failed for")
 	n.remove("user", 1)
 }

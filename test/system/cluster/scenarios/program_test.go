@@ -1,17 +1,14 @@
 package scenarios
 
 import (
-	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,7 +20,6 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
-	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
@@ -34,12 +30,10 @@ const programPath = "DRA_EXPORTER"
 
 // program is a running exporter.
 type program struct {
-	address string
-	cmd     *exec.Cmd
-	client  *http.Client
+	*live.Program
+	client *http.Client
 
-	mu  sync.Mutex
-	log []string
+	mu sync.Mutex
 
 	// The last snapshot and exposition are cached, because many tests request the same ones.
 	snapshot   *present.Report
@@ -74,51 +68,18 @@ func startExporter(t *testing.T, args []string) *program {
 	path := os.Getenv(programPath)
 	must.That(t, path != "",
 		"$%s does not name the exporter: run make test-e2e, or build it and say where it is", programPath)
-	p := &program{cmd: exec.Command(path, args...), client: &http.Client{
+	cmd := exec.Command(path, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Env = append(os.Environ(), "GOGC=400") // With the default GOGC, collection takes a quarter of its CPU time.
+	p := &program{Program: live.Launch(t, cmd), client: &http.Client{
 		Timeout: *waitLimit, Transport: &http.Transport{DisableCompression: true}, // Compression costs CPU time.
 	}}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	p.cmd.Env = append(os.Environ(), "GOGC=400") // With the default GOGC, collection takes a quarter of its CPU time.
-	stderr := must.Get(p.cmd.StderrPipe())(t)
-	must.Do(t, p.cmd.Start())
-	listening, ended := make(chan string, 1), make(chan struct{})
-	go func() {
-		defer close(ended)
-		p.follow(stderr, listening)
-	}()
-	t.Cleanup(func() {
-		_ = p.cmd.Process.Signal(syscall.SIGTERM)
-		<-ended
-		p.client.CloseIdleConnections()
-		expect.Is(t, p.cmd.ProcessState.ExitCode(), 0, "the exporter ended with status")
-		if t.Failed() {
-			t.Logf("the exporter's log: %s", live.Brief(strings.Join(p.log, "\n")))
-		}
-	})
-	select {
-	case p.address = <-listening:
-	case <-ended:
-		t.Fatal("the exporter ended")
-	}
+	t.Cleanup(p.client.CloseIdleConnections)
 	eventually(t, "the exporter is ready", func() error {
 		_, err := p.get("/readyz")
 		return err
 	})
 	return p
-}
-
-// follow stores the exporter's log until the exporter ends, and finds the listening address in it.
-func (p *program) follow(stderr io.Reader, listening chan<- string) {
-	address := regexp.MustCompile(`msg="Listening on" address=(\S+)`)
-	for lines := bufio.NewScanner(stderr); lines.Scan(); {
-		p.mu.Lock()
-		p.log = append(p.log, lines.Text())
-		p.mu.Unlock()
-		if found := address.FindStringSubmatch(lines.Text()); found != nil {
-			listening <- found[1]
-		}
-	}
-	_ = p.cmd.Wait() // The process state has the result.
 }
 
 func (p *program) get(path string) ([]byte, error) {
@@ -129,30 +90,16 @@ func (p *program) get(path string) ([]byte, error) {
 // getUnless sends a GET request with If-None-Match: tag. It returns the body and its entity tag;
 // the body is nil if the tag still matches.
 func (p *program) getUnless(tag, path string) (body []byte, tagged string, err error) {
-	at, err := url.Parse("http://" + p.address + path)
-	if err != nil {
-		return nil, "", err
-	}
-	request := http.Request{Method: http.MethodGet, URL: at, Header: http.Header{}}
-	if tag != "" {
-		request.Header.Set("If-None-Match", tag)
-	}
-	resp, err := p.client.Do(&request)
-	if err != nil {
-		return nil, "", err
-	}
-	defer resp.Body.Close()
-	body, err = io.ReadAll(resp.Body)
+	a, err := live.Ask(context.Background(), p.client, "http://"+p.Address+path, "If-None-Match", tag)
 	switch {
 	case err != nil:
-		return nil, "", fmt.Errorf("read %s: %w", path, err)
-	case tag != "" && resp.StatusCode == http.StatusNotModified:
+		return nil, "", fmt.Errorf("get %s: %w", path, err)
+	case tag != "" && a.Status == http.StatusNotModified:
 		return nil, tag, nil
-	case resp.StatusCode != http.StatusOK:
-		return nil, "", fmt.Errorf("get %s: %s: %.300s", path, resp.Status, body)
-	default:
-		return body, resp.Header.Get("Etag"), nil
+	case a.Status != http.StatusOK:
+		return nil, "", fmt.Errorf("get %s: status %d: %.300s", path, a.Status, a.Body)
 	}
+	return a.Body, a.Header.Get("Etag"), nil
 }
 
 // report returns the last snapshot. The caller must not change it.

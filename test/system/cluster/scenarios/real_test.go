@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -76,8 +75,7 @@ func testNetwork(t *testing.T, w *world) {
 	n.agree(1)
 	n.tell("second", 1)
 	n.charged(n.informed(), 1, between, second, "second")
-	n.remove("second", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // A pod sends through an interface of a claim that no container names, as in dranet's examples.
@@ -91,8 +89,7 @@ func testPodLevelNetwork(t *testing.T, w *world) {
 	n.agree(1)
 	n.tell("user", nicIndex)
 	n.charged(n.objects(), nicIndex, before, payload, "user")
-	n.remove("user", 1)
-	n.agree(0)
+	n.clear()
 	n.onNode(nicIndex)
 }
 
@@ -112,11 +109,10 @@ func (n *namespace) tell(pod string, nic int) {
 	for _, e := range n.exporters {
 		e.ticks(n.T, 2)
 	}
-	p, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), pod, metav1.GetOptions{})
-	n.no(err)
+	uid := string(n.getPod(pod).UID)
 	before := n.arrived(nic)
 	eventually(n.T, "it sends", func() error {
-		n.no(tellProcesses(string(p.UID)))
+		n.no(tellProcesses(uid))
 		if n.arrived(nic) < before+10_000 {
 			return errors.New("nothing arrives")
 		}
@@ -158,12 +154,9 @@ func (n *namespace) onNode(nic int) {
 // arrived returns the number of bytes that have arrived at the other end of an interface.
 func (n *namespace) arrived(nic int) float64 {
 	n.Helper()
-	content, err := os.ReadFile(filepath.Join(n.sysfs, "class", "net", fmt.Sprintf("wire%d", nic), "statistics",
-		"rx_bytes"))
-	n.no(err)
-	bytes, err := strconv.ParseFloat(strings.TrimSpace(string(content)), 64)
-	n.no(err)
-	return bytes
+	folder := filepath.Join(n.sysfs, "class", "net", fmt.Sprintf("wire%d", nic), "statistics")
+	content := must.Get(os.ReadFile(filepath.Join(folder, "rx_bytes")))(n)
+	return must.Get(strconv.ParseFloat(strings.TrimSpace(string(content)), 64))(n)
 }
 
 // strays is the number of bytes that an interface may send by itself at the start and end of
@@ -177,25 +170,17 @@ func (n *namespace) charged(by []*running, nic int, since, payload float64, pod 
 	n.Helper()
 	name := fmt.Sprintf("nic%d", nic)
 	eventually(n.T, "what arrived is charged to who sent it", func() error {
-		var err error
 		arrived = n.arrived(nic)
-		for _, p := range by {
-			r, reportErr := p.report()
-			if reportErr != nil {
-				return reportErr
+		err := ofAll(by, snapshots(func(_ *running, r *present.Report) error {
+			d, all := deviceOf(r, name), transmitted(holder(r.Claims, n.name, "nic", name).Values)
+			got := transmitted(holder(r.Pods, n.name, pod, name).Values)
+			if device := transmitted(d.Values); device < all || device > all+strays || d.Up == nil || !*d.Up ||
+				got != arrived-since || got < payload {
+				return fmt.Errorf("device %s, which is up: %v, sent %v bytes, its claim %v, pod %s %v, of which %v are payload; "+
+					"%v arrived", name, d.Up, device, all, pod, got, payload, arrived-since)
 			}
-			all := transmitted(holder(r.Claims, n.name, "nic", name).Values)
-			if device := transmitted(deviceOf(r, name).Values); device < all || device > all+strays {
-				err = errors.Join(err, fmt.Errorf("%s: device %s sent %v bytes, its claim %v", p.name, name, device, all))
-			}
-			if up := deviceOf(r, name).Up; up == nil || !*up {
-				err = errors.Join(err, fmt.Errorf("%s: %s is down", p.name, name))
-			}
-			if got := transmitted(holder(r.Pods, n.name, pod, name).Values); got != arrived-since || got < payload {
-				err = errors.Join(err, fmt.Errorf("%s: pod %s is charged %v bytes, of which %v are payload; %v arrived", p.name,
-					pod, got, payload, arrived-since))
-			}
-		}
+			return nil
+		}))
 		if n.arrived(nic) != arrived {
 			return errors.New("more arrives")
 		}
@@ -205,12 +190,7 @@ func (n *namespace) charged(by []*running, nic int, since, payload float64, pod 
 }
 
 func transmitted(values []present.ValueReport) float64 {
-	for i := range values {
-		if values[i].Quantity == "io_bytes" && values[i].Labels["direction"] == "transmit" {
-			return values[i].Value
-		}
-	}
-	return 0
+	return valueOf(values, "io_bytes", "transmit")
 }
 
 // cpuSlack is the allowed error of a CPU's active time, in seconds. The kernel counts in
@@ -228,8 +208,7 @@ func testCPU(t *testing.T, w *world) {
 	n.running(1)
 	holds, _ := n.agree(1)
 	n.chargedBusy("burner", "cpu", holds[0].Device, before)
-	n.remove("burner", 1)
-	n.agree(0)
+	n.clear()
 }
 
 // chargedBusy waits until a pod has kept its CPU busy, and checks what the claim is charged.
@@ -261,7 +240,7 @@ func (n *namespace) chargedBusy(pod, claimName, device string, before map[string
 func (n *namespace) burnt(pod string) (seconds float64) {
 	n.Helper()
 	eventually(n.T, "the pod has burnt its CPU", func() error {
-		logs, err := n.client.CoreV1().Pods(n.name).GetLogs(pod, &corev1.PodLogOptions{}).DoRaw(n.Context())
+		logs, err := n.pods().GetLogs(pod, &corev1.PodLogOptions{}).DoRaw(n.Context())
 		if err != nil {
 			return err
 		}
@@ -276,8 +255,7 @@ func (n *namespace) burnt(pod string) (seconds float64) {
 // the names of the CPUs' devices.
 func (n *namespace) busy() map[string]float64 {
 	n.Helper()
-	content, err := os.ReadFile("/proc/stat")
-	n.no(err)
+	content := must.Get(os.ReadFile("/proc/stat"))(n)
 	out := map[string]float64{}
 	for line := range strings.Lines(string(content)) {
 		var cpu int
@@ -290,11 +268,4 @@ func (n *namespace) busy() map[string]float64 {
 	return out
 }
 
-func active(values []present.ValueReport) float64 {
-	for i := range values {
-		if values[i].Quantity == "active_seconds" {
-			return values[i].Value
-		}
-	}
-	return 0
-}
+func active(values []present.ValueReport) float64 { return valueOf(values, "active_seconds", "") }

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/cpudriver"
 )
 
@@ -94,25 +95,17 @@ func testForceDeletedRunning(t *testing.T, w *world) {
 	n.onNode(nicIndex)
 	eventually(t, "all that was sent is attributed or unattributed", func() error {
 		all := n.arrived(nicIndex) - before
-		var wrong error
-		for _, p := range n.informed() {
-			r, err := p.report()
-			if err != nil {
-				return err
-			}
+		return ofAll(n.informed(), snapshots(func(_ *running, r *present.Report) error {
 			d := deviceOf(r, fmt.Sprintf("nic%d", nicIndex))
 			claim, pod := holder(r.Claims, n.name, "nic", d.Device), holder(r.Pods, n.name, "user", d.Device)
-			if got := transmitted(d.Values); got != all {
-				wrong = errors.Join(wrong, fmt.Errorf("the device sent %v bytes, %v arrived", got, all))
-			}
-			charged, left := transmitted(claim.Values), transmitted(d.Unattributed)
+			sent, charged, left := transmitted(d.Values), transmitted(claim.Values), transmitted(d.Unattributed)
 			apart := math.Abs(charged + left - all)
-			if charged < held-allowed || apart > strays || transmitted(pod.Values) != charged || claim.Ended == nil {
-				wrong = errors.Join(wrong,
-					fmt.Errorf("claim and pod are charged %v and %v bytes, nobody %v, the end is at %v; of %v bytes %v came before",
-						charged, transmitted(pod.Values), left, claim.Ended, all, held))
+			if sent != all || charged < held-allowed || apart > strays || transmitted(pod.Values) != charged ||
+				claim.Ended == nil {
+				return fmt.Errorf("the device sent %v bytes, claim and pod are charged %v and %v, nobody %v, the end is at %v; "+
+					"of %v bytes %v came before", sent, charged, transmitted(pod.Values), left, claim.Ended, all, held)
 			}
-		}
-		return wrong
+			return nil
+		}))
 	})
 }

@@ -49,14 +49,8 @@ func (n *namespace) stillCharged() {
 // sourceUp waits until every exporter reports a source as up (1) or down (0).
 func (n *namespace) sourceUp(source string, want float64) {
 	n.Helper()
-	eventually(n.T, fmt.Sprintf("source %s is at %v", source, want), func() error {
-		var wrong error
-		for _, e := range n.exporters {
-			if err := e.has("dra_exporter_source_up", want, "source", source); err != nil {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
-			}
-		}
-		return wrong
+	n.each(fmt.Sprintf("source %s is at %v", source, want), n.exporters, func(e *running) error {
+		return e.has("dra_exporter_source_up", want, "source", source)
 	})
 }
 
@@ -116,18 +110,8 @@ func testKubeletRestartWithoutServer(n *namespace) {
 	n.order(n.cluster.StopComponent, "kube-apiserver")
 	n.order(n.cluster.StopComponent, "kubelet")
 	n.order(n.cluster.StartComponent, "kubelet")
-	eventually(n.T, "the empty answer is not believed", func() error {
-		var wrong error
-		for _, e := range n.exporters {
-			v, err := e.value("dra_exporter_source_errors_total", "source", "podresources", "reason", "empty_disbelieved")
-			if err == nil && v < 1 {
-				err = errors.New("it was not counted")
-			}
-			if err != nil {
-				wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
-			}
-		}
-		return wrong
+	n.each("the empty answer is not believed", n.exporters, func(e *running) error {
+		return e.counted("dra_exporter_source_errors_total", "source", "podresources", "reason", "empty_disbelieved")
 	})
 	time.Sleep(trouble)
 	n.stillCharged()
@@ -169,27 +153,17 @@ func (n *namespace) endsWithoutServer(name string, takeAway, bringBack func(stri
 		n.ownership.truth.Ended(all[0].UID, end)
 		return nil
 	})
-	over := func(e *running, r *present.Report) error {
+	over := func(_ *running, r *present.Report) error {
 		if got := holdsOfExporter(r, o.name); len(got) > 0 {
-			return fmt.Errorf("%s: %v hold devices", e.name, got)
+			return fmt.Errorf("%v hold devices", got)
 		}
 		row := holder(r.Claims, o.name, "job", holds[0].Device)
 		if row.Ended == nil || row.Ended.Sub(end).Abs() > 2*timing {
-			return fmt.Errorf("%s: the claim has ended at %v, want %v", e.name, row.Ended, end)
+			return fmt.Errorf("the claim has ended at %v, want %v", row.Ended, end)
 		}
 		return nil
 	}
-	eventually(n.T, "every exporter ends the hold", func() error {
-		var wrong error
-		for _, e := range n.exporters {
-			r, err := e.report()
-			if err != nil {
-				return err
-			}
-			wrong = errors.Join(wrong, over(e, r))
-		}
-		return wrong
-	})
+	n.each("every exporter ends the hold", n.exporters, snapshots(over))
 	n.Logf("the server was away for %v when the driver took the device back, and %v later all exporters knew",
 		end.Sub(begin).Round(time.Millisecond), time.Since(end).Round(time.Millisecond))
 	var lifts []func()
@@ -202,18 +176,14 @@ func (n *namespace) endsWithoutServer(name string, takeAway, bringBack func(stri
 	o.phase("job", corev1.PodSucceeded)
 	n.Logf("%v after the server was back, it knew that the pod has ended", time.Since(begin).Round(time.Millisecond))
 	o.agree(0)
-	for _, lift := range lifts {
-		lift()
-	}
+	liftAll(lifts)
 	n.agree(6)
 }
 
 // takenBack returns the events in the driver's journal that say that a claim was unprepared.
 func (n *namespace) takenBack(claim string) []plugin.Event {
 	n.Helper()
-	events, err := n.cluster.Journal()
-	n.no(err)
-	return slices.DeleteFunc(events, func(e plugin.Event) bool {
+	return slices.DeleteFunc(must.Get(n.cluster.Journal())(n), func(e plugin.Event) bool {
 		return e.Prepared || e.Namespace != n.name || e.Name != claim
 	})
 }

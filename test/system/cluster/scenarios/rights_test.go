@@ -120,7 +120,7 @@ func testRights(t *testing.T, w *world) {
 			account.grant(slices.DeleteFunc(slices.Clone(rights), func(r right) bool {
 				return r.resource == "pods" && r != byName()
 			}))
-			n.knowsAll(account.startWithPods())
+			n.knowsAll(account.startWith())
 		})
 		t.Run("With a token that ends", func(t *testing.T) {
 			t.Parallel()

@@ -151,6 +151,11 @@ func (w *world) objects() []*running {
 	return slices.DeleteFunc(w.informed(), func(r *running) bool { return r.noPods })
 }
 
+// withServer returns the exporters that use the API server.
+func (w *world) withServer() []*running {
+	return slices.DeleteFunc(slices.Clone(w.exporters), func(r *running) bool { return r.noServer })
+}
+
 // startWays starts an exporter for each way. The first is also the exporter of w.
 func (w *world) startWays(t *testing.T) {
 	t.Helper()

@@ -10,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
 
@@ -95,19 +96,10 @@ scrape_configs:
 // shortRules are the rules of a gateway, whose alerts fire soon.
 func shortRules(t *testing.T, gateway string) string {
 	t.Helper()
-	catalog, err := query.NewCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	catalog := must.Get(query.NewCatalog())(t)
 	o := rules.Defaults()
 	o.Gateway, o.For = gateway, time.Second
-	groups, err := rules.Groups(o, catalog)
-	if err != nil {
-		t.Fatal(err)
-	}
-	content, err := rules.File(groups)
-	if err != nil {
-		t.Fatal(err)
-	}
+	groups := must.Get(rules.Groups(o, catalog))(t)
+	content := must.Get(rules.File(groups))(t)
 	return string(content)
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 var pictures = flag.String("pictures", "", "the folder of pictures of what the tests see")
@@ -72,9 +74,7 @@ func (of browser) open(t *testing.T, address string, v view) *tab {
 	ctx, cancel := chromedp.NewContext(of.ctx)
 	t.Cleanup(cancel)
 	b := &tab{t: t, ctx: ctx, bytes: map[string][]int64{}, paths: map[network.RequestID]string{}}
-	if err := chromedp.Listen(ctx, b.listen); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, chromedp.Listen(ctx, b.listen))
 	t.Cleanup(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
 
@@ -38,10 +39,7 @@ func startGateway(t *testing.T, exporter string) (api *kubetest.Server, gateway 
 // addNode adds an exporter of a node to the API server.
 func addNode(t *testing.T, api *kubetest.Server, node, exporter string) {
 	t.Helper()
-	at, err := url.Parse(exporter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := must.Get(url.Parse(exporter))(t)
 	host, port, err := net.SplitHostPort(at.Host)
 	if err != nil {
 		t.Fatal(err)

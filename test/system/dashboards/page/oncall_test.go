@@ -9,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // hang is the time at which a job of the demo hangs.
@@ -75,17 +76,11 @@ func testOnCall(t *testing.T, browser browser, address string) {
 // alert, filled with the labels of an alert.
 func pageLinks(t *testing.T, labels map[string]string) map[string]string {
 	t.Helper()
-	catalog, err := query.NewCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	catalog := must.Get(query.NewCatalog())(t)
 	const page = "http://page"
 	o := rules.Defaults()
 	o.Page = page
-	groups, err := rules.Groups(o, catalog)
-	if err != nil {
-		t.Fatal(err)
-	}
+	groups := must.Get(rules.Groups(o, catalog))(t)
 	label := regexp.MustCompile(`{{ \$labels\.(\w+) \| urlquery }}`)
 	byLink := map[string]string{}
 	for _, g := range groups {

@@ -17,6 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/program"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
@@ -264,10 +265,7 @@ func startLarge(t *testing.T) (address string, stop func()) {
 func startDemo(t *testing.T) (address string) {
 	t.Helper()
 	listen := live.FreeAddress(t)
-	dir, err := os.MkdirTemp("", "demo") //nolint:usetesting // the path of t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("", "demo"))(t) //nolint:usetesting // the path of t.TempDir is too long for a socket
 	scenario := simnode.Demo(1, hang)
 	node, err := simnode.New(dir, 1, scenario.Devices, simnode.Options{
 		Sim: sim.Options{Window: time.Second}, PodsAPI: true,
@@ -275,9 +273,7 @@ func startDemo(t *testing.T) (address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := node.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, node.Start())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan int)
 	t.Cleanup(func() {

@@ -1,132 +1,72 @@
-//go:build cgo
-
 package gpu
 
 import (
-	"context"
+	"bytes"
 	"encoding/xml"
-	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/driver/nvml"
-	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
+	"github.com/google/go-cmp/cmp"
 )
 
-// fakeMachine has three GPUs on the fake of NVML: the first is idle and not partitioned, the second
-// has MIG devices, the third is busy.
-type fakeMachine struct {
-	*nvmltest.Machine
-	mu      sync.Mutex
-	now     time.Time
-	program string
-	calls   string
-	loads   int
-	ended   bool
+// The errors that the checks must detect: each is made in the recording of an H100.
+func TestWrong(t *testing.T) {
+	result := must.Get(replay(filepath.Join("testdata", "h100-580.159.04")))(t)
+	t.Run("not compared", func(t *testing.T) { notComparedOn(t, result.Busy, result.Device) })
+	t.Run("values", func(t *testing.T) { findsWrongValues(t, withParts(t, result.Busy)) })
+	t.Run("loads", func(t *testing.T) { findsWrongLoads(t, result) })
 }
 
-func newFakeMachine(t *testing.T) *fakeMachine {
+// withParts adds a MIG device, NVLinks and a fabric, which the recorded GPU does not have.
+func withParts(t *testing.T, l look) look {
 	t.Helper()
-	machine := must.Get(nvmltest.New(t.Context(), t.TempDir()))(t)
-	d := &fakeMachine{
-		Machine: machine, now: time.Unix(1_800_000_000, 0), program: buildLoad(t),
-		calls: filepath.Join(t.TempDir(), "calls"),
+	const uuid = "MIG-00000000-0000-4000-8000-000000000002"
+	gpu := l.After[0].Hardware.UUID
+	part := driver.Sample{
+		Hardware: driver.Hardware{UUID: uuid, Parent: gpu, Instance: nvidia.Instance(7, 0), Kind: driver.KindPartition},
+		Readings: []driver.Reading{
+			{Quantity: driver.MemoryCapacity, Value: 10 << 30}, {Quantity: driver.MemoryUsed, Value: 1 << 30},
+		},
 	}
-	machine.Reset(3)
-	machine.Partition(1, 2)
-	g := &machine.GPUs[0]
-	g.Utilization, g.MemoryUtilization, g.Power, g.Memory, g.PCIeReceiveRate, g.PCIeTransmitRate = 0, 0, 75, 600<<20, 0, 0
-	machine.GPUs[2].Processes[0] = nvmltest.Process{PID: 77, Memory: 5 << 30, Utilization: 0.75}
-	return d
-}
-
-func (d *fakeMachine) bench(t *testing.T) bench {
-	t.Helper()
-	source, err := nvml.New(nvml.Config{
-		Library: d.Library, Sysfs: t.TempDir(), Passthrough: func() bool { return d.ended },
-		Now: func() time.Time {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			return d.now
-		},
-	})
-	must.Do(t, err)
-	t.Cleanup(func() { // releases the library, which a process can have only once
-		d.ended = true
-		if _, err := source.Sample(context.WithoutCancel(t.Context())); err != nil || d.Users != 0 {
-			t.Errorf("NVML is initialised %d times at the end: %v", d.Users, err)
-		}
-	})
-	return bench{
-		source: source, start: func(device string, b burden) (*load, error) { return d.start(t.Context(), device, b) },
-		wait: func(seconds float64) {
-			d.mu.Lock()
-			d.now = d.now.Add(time.Duration(seconds * float64(time.Second)))
-			d.mu.Unlock()
-			d.Advance(seconds)
-		},
-		smi: func(_ context.Context, args ...string) (string, error) {
-			switch args[0] {
-			case "-q":
-				return d.query(), nil
-			case "-L":
-				return d.list(), nil
-			default:
-				return d.links(), nil
+	bytes := func(samples []driver.Sample) []driver.Sample {
+		s := samples[0]
+		s.Readings = slices.Clone(s.Readings)
+		for i, r := range s.Readings {
+			if r.Labels[0] == "nvlink" {
+				s.Readings[i].Value = 5 << 20
 			}
-		},
+		}
+		s.Readings = append(s.Readings,
+			driver.Reading{Quantity: driver.FabricState, Labels: driver.Labels{"healthy"}, Value: 1})
+		return append([]driver.Sample{s, part}, samples[1:]...)
 	}
+	l.Before, l.After = bytes(l.Before), bytes(l.After)
+	l.query = regexp.MustCompile(`(?s)<mig_devices>.*?</mig_devices>`).ReplaceAllString(l.query,
+		"<mig_devices><mig_device><gpu_instance_id>7</gpu_instance_id><compute_instance_id>0</compute_instance_id>"+
+			"<fb_memory_usage><total>10240 MiB</total><used>1024 MiB</used></fb_memory_usage></mig_device></mig_devices>")
+	l.query = strings.Replace(l.query, "<state>N/A</state>\n\t\t\t<status>N/A<",
+		"<state>Completed</state><status>Success<", 1)
+	l.list += fmt.Sprintf("  MIG 1g.10gb     Device  0: (UUID: %s)\n", uuid)
+	l.links = fmt.Sprintf("GPU 0: NVIDIA H100 (UUID: %s)\n\t Link 0: Data Tx: 5120 KiB\n\t Link 0: Data Rx: 5120 KiB\n",
+		gpu)
+	return l
 }
 
-// start starts the load on the fake of CUDA, and sets its effects on the machine.
-func (d *fakeMachine) start(ctx context.Context, device string, b burden) (*load, error) {
-	l, err := startLoad(ctx, d.program, device, b, fakeCUDA(d.program, d.calls)...)
-	if err != nil {
-		return nil, err
-	}
-	const overhead = 500 << 20 // of a context
-	g := &d.GPUs[0]
-	g.Processes[d.loads] = nvmltest.Process{PID: int64(l.pid), Memory: float64(b.Bytes) + overhead, Utilization: b.Share}
-	d.loads++
-	g.Memory += float64(b.Bytes) + overhead
-	g.Utilization += b.Share
-	g.Power += 300 * b.Share
-	g.PCIeReceiveRate += 20 * float64(b.Copy)
-	return l, nil
-}
-
-// The trial on the fake of NVML, and the errors that it must detect.
-func TestTrial(t *testing.T) {
-	d := newFakeMachine(t)
-	b := d.bench(t)
-	done := b.try(t)
-	done.Loads[0].Copied = 20 * float64(done.Loads[0].Burden.Copy) // by the machine's clock, not by the test's
-	dir := t.TempDir()
-	must.Do(t, record(dir, done, "the fake"))
-	result := must.Get(replay(dir))(t)
-	expect.That(t, !strings.Contains(result.Busy.query, "1320000000000"), "the recording has serial numbers")
-	must.That(t, result.Device == d.GPUs[0].UUID() && result.seen(),
-		"%s was loaded; its processes are visible: %v", result.Device, result.seen())
-	check(t, result)
-	t.Run("not compared", func(t *testing.T) { notComparedOn(t, result.Busy, d.GPUs[0].UUID()) })
-	t.Run("wrong values", func(t *testing.T) { findsWrongValues(t, result.Busy) })
-	t.Run("wrong loads", func(t *testing.T) { findsWrongLoads(t, result) })
-}
-
-// notComparedOn checks the values of a GPU that are not compared: those that nvidia-smi does not
-// print, or defines differently, and the serial number, which a recording does not have.
+// notComparedOn checks the values that are not compared: those that nvidia-smi does not print, or
+// defines differently, and the serial number, which a recording does not have.
 func notComparedOn(t *testing.T, l look, uuid string) {
 	t.Helper()
-	findings := must.Get(compare(l))(t)
 	var got []string
-	for _, f := range findings {
+	for _, f := range must.Get(compare(l))(t) {
 		if f.verdict == notCompared && f.device == uuid {
 			got = append(got, f.what)
 		}
@@ -135,12 +75,10 @@ func notComparedOn(t *testing.T, l look, uuid string) {
 		"energy", "engine_utilization decoder", "engine_utilization dram", "engine_utilization encoder",
 		"engine_utilization fp16", "engine_utilization fp32", "engine_utilization fp64", "engine_utilization int",
 		"engine_utilization jpeg", "engine_utilization ofa",
-		"engine_utilization sm", "engine_utilization tensor",
-		"errors nvlink crc", "errors nvlink recovery", "errors nvlink replay", "io_bytes pcie receive",
-		"io_bytes pcie transmit", "occupancy", "serial number", "throttle_active other", "throttled_seconds board_limit",
-		"throttled_seconds reliability",
+		"engine_utilization sm", "engine_utilization tensor", "io_bytes nvlink receive", "io_bytes nvlink transmit",
+		"io_bytes pcie receive", "io_bytes pcie transmit", "occupancy", "serial number", "throttle_active other",
+		"throttled_seconds board_limit", "throttled_seconds reliability",
 	}
-	slices.Sort(want)
 	slices.Sort(got)
 	expect.Equal(t, "not compared", want, got)
 }
@@ -153,16 +91,17 @@ func findsWrongValues(t *testing.T, l look) {
 		return slices.DeleteFunc(findings, func(f finding) bool { return f.verdict == agrees || f.verdict == notCompared })
 	}
 	log := must.Get(parseQuery(l.query))(t)
-	paths := []string{
+	paths, changes := []string{
 		"driver_version", "cuda_version", "gpu/product_name", "gpu/vbios_version", "gpu/pci/pci_bus_id", "gpu/uuid",
 		"gpu/processes/process_info/used_memory", "gpu/gpu_recovery_action", "gpu/fabric/status",
-	}
+	}, 0
 	for path := range attention() {
 		paths = append(paths, "gpu/"+path)
 	}
 	for _, c := range gpuColumns() {
-		for _, path := range slices.Concat(c.paths...) {
-			if e := log.all("gpu/" + path); len(e) > 0 && !c.rated {
+		used := slices.IndexFunc(c.paths, func(paths []string) bool { _, ok := log.all("gpu")[0].sum(paths); return ok })
+		for _, path := range c.paths[max(0, used)] {
+			if !c.rated {
 				paths = append(paths, "gpu/"+path)
 			}
 		}
@@ -171,8 +110,13 @@ func findsWrongValues(t *testing.T, l look) {
 		paths = append(paths, "gpu/mig_devices/mig_device/"+c.paths[0][0])
 	}
 	for _, path := range paths {
-		e := log.all(path)[0]
+		found := log.all(path)
+		if len(found) == 0 || strings.HasSuffix(found[0].Text, "N/A") {
+			continue // this GPU does not have it
+		}
+		e := found[0]
 		was := e.Text
+		changes++
 		opposite := map[string]string{
 			"Yes": "No", "No": "Yes", "Active": "Not Active", "Not Active": "Active", "None": "GPU Reset", "Success": "Failure",
 		}[was]
@@ -195,12 +139,13 @@ func findsWrongValues(t *testing.T, l look) {
 		}
 		e.Text = was
 	}
+	expect.That(t, changes >= 45, "only %d values were changed", changes)
 	for name, changed := range map[string]look{
-		"a device is not listed":  {l.before, l.after, l.query, strings.Replace(l.list, "MIG-", "MIG-1", 1), l.links},
-		"a device is not read":    {l.before, l.after[:3], l.query, l.list, l.links},
-		"other bytes over NVLink": {l.before, l.after, l.query, l.list, strings.Replace(l.links, "Rx: ", "Rx: 1", 1)},
+		"a device is not listed":  {l.Before, l.After, l.query, strings.Replace(l.list, "MIG-", "MIG-1", 1), l.links},
+		"a device is not read":    {l.Before, l.After[1:], l.query, l.list, l.links},
+		"other bytes over NVLink": {l.Before, l.After, l.query, l.list, strings.Replace(l.links, "Rx: ", "Rx: 1", 1)},
 		"a process that was not read": {
-			l.before, l.after, strings.Replace(l.query, "<pid>77<", "<pid>78<", 1), l.list,
+			l.Before, l.After, strings.Replace(l.query, "<pid>641<", "<pid>78<", 1), l.list,
 			l.links,
 		},
 	} {
@@ -299,13 +244,17 @@ func TestCompareSources(t *testing.T) {
 	expect.Equal(t, "verdicts", want, got)
 }
 
-// An incomplete recording is rejected.
-func TestReplayRejects(t *testing.T) {
-	if _, err := replay(t.TempDir()); err == nil {
-		t.Error("an empty folder is accepted as a recording")
-	}
-	if _, err := fromRecord([]recordedSample{{Readings: []recordedReading{{Quantity: "joy"}}}}); err == nil ||
-		!strings.Contains(err.Error(), "joy") {
-		t.Errorf("an unknown quantity: %v", errors.Unwrap(err))
+// A recording is written as it is read. An incomplete one, or one of other quantities, is rejected.
+func TestReplay(t *testing.T) {
+	const recorded = "testdata/h100-580.159.04"
+	dir, result := t.TempDir(), must.Get(replay(recorded))(t)
+	must.Do(t, record(dir, result, "a test"))
+	expect.Equal(t, "recorded again", result, must.Get(replay(dir))(t), cmp.AllowUnexported(look{}))
+	text := must.Get(os.ReadFile(filepath.Join(dir, "trial.json")))(t)
+	text = bytes.ReplaceAll(text, []byte("energy"), []byte("joy"))
+	must.Do(t, os.WriteFile(filepath.Join(dir, "trial.json"), text, 0o600))
+	for _, wrong := range []string{t.TempDir(), dir} {
+		_, err := replay(wrong)
+		expect.That(t, err != nil, "%s is accepted as a recording", wrong)
 	}
 }
