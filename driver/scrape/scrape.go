@@ -55,8 +55,8 @@ var (
 	_ driver.Describer        = (*Source)(nil)
 )
 
-// New returns the source of an endpoint, which must come from [ParseConfig]. sysfs is where sysfs is
-// mounted, by which AMD GPUs are found by serial number. New reads the files of the client
+// New returns the source of an endpoint, which must come from [ParseConfig]. sysfs is where sysfs
+// is mounted, by which AMD GPUs are found by serial number. New reads the files of the client
 // settings, sends no request and starts no goroutine.
 func New(endpoint Endpoint, sysfs string) (*Source, error) {
 	client, err := newClient(endpoint)
