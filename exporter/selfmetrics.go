@@ -274,34 +274,30 @@ func (m *SelfMetrics) Reject(rejected ...driver.Rejection) {
 	for _, r := range rejected {
 		m.rejected.WithLabelValues(r.Input, string(r.Reason)).Add(float64(r.Count))
 		m.mu.Lock()
-		m.logBound(r.Input, r.Reason)
-		m.logValue(&r)
+		m.logOnce(r)
 		m.mu.Unlock()
 	}
 }
 
-// logValue logs a value that was rejected, once for each input and reason. m.mu is held. A 0 that
-// means that there is no sensor is no fault.
-func (m *SelfMetrics) logValue(r *driver.Rejection) {
+// logOnce logs, once for each input and reason, that a bound of an input is exceeded, which no
+// state of a source shows, or that a value was rejected. A 0 that means that there is no sensor is
+// no fault. m.mu is held.
+func (m *SelfMetrics) logOnce(r driver.Rejection) {
 	key := driver.Rejection{Input: r.Input, Reason: r.Reason}
-	if r.Example == "" || r.Reason == driver.ReasonZero || m.logged[key] {
+	bound := strings.HasPrefix(string(r.Reason), "too_")
+	if m.logged[key] || !bound && (r.Example == "" || r.Reason == driver.ReasonZero) {
 		return
 	}
 	m.logged[key] = true
-	m.log.Warn("a value is rejected: a broken sensor, a wrong unit, or a fault of the source",
-		"input", r.Input, "reason", string(r.Reason), "value", r.Example)
-}
-
-// logBound logs that a bound of an input is exceeded, once for each input and reason: no state of a
-// source shows it. m.mu is held.
-func (m *SelfMetrics) logBound(input string, reason driver.Reason) {
-	key := driver.Rejection{Input: input, Reason: reason}
-	if !strings.HasPrefix(string(reason), "too_") || m.logged[key] {
-		return
+	text := "a value is rejected: a broken sensor, a wrong unit, or a fault of the source"
+	if bound {
+		text = "an input exceeds its limits: the rest is left out, and counted in dra_exporter_input_rejected_total"
 	}
-	m.logged[key] = true
-	m.log.Warn("an input exceeds its limits: the rest is left out, and counted in dra_exporter_input_rejected_total",
-		"input", input, "reason", string(reason))
+	args := []any{"input", r.Input, "reason", string(r.Reason)}
+	if r.Example != "" {
+		args = append(args, "value", r.Example)
+	}
+	m.log.Warn(text, args...)
 }
 
 // RejectTotal records the rejections of an input that counts them itself. totals count since its
@@ -316,7 +312,7 @@ func (m *SelfMetrics) RejectTotal(input string, totals driver.Rejections) {
 	for reason, n := range totals {
 		if more := n - before[reason]; more > 0 {
 			m.rejected.WithLabelValues(input, string(reason)).Add(float64(more))
-			m.logBound(input, reason)
+			m.logOnce(driver.Rejection{Input: input, Reason: reason})
 		}
 		before[reason] = n
 	}

@@ -74,9 +74,11 @@ func (s *podSearch[T]) of(
 	if !always {
 		take()
 	}
-	if !always && len(out) == len(s.asked) {
+	since := s.now().Sub(s.stepped)
+	switch {
+	case !always && len(out) == len(s.asked):
 		s.end()
-	} else if since := s.now().Sub(s.stepped); s.walk != nil && since >= minProcessSearch || since >= s.pause || since < 0 {
+	case s.walk != nil && since >= minProcessSearch, since >= s.pause, since < 0:
 		s.step(add)
 	}
 	take()

@@ -3,7 +3,6 @@ package check
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -288,19 +287,12 @@ func (c *Checker) rejected() {
 // source needs for a rate (200 ms for NVIDIA's GPM).
 const betweenReadings = 300 * time.Millisecond
 
-// timeToReturn is the time after which a source that has not returned counts as hung. It is counted
-// from the call, like the deadline, and is longer.
-const timeToReturn = 10 * time.Second
-
 // sampleTwice samples twice, because rates need two readings. It does not wait for a source that
 // hangs.
-func sampleTwice(ctx context.Context, s driver.Source) ([]driver.Sample, error) {
-	type result struct {
-		samples []driver.Sample
-		err     error
-	}
-	done := make(chan result, 1)
-	go func() {
+func (c *Checker) sampleTwice(ctx context.Context, s driver.Source) ([]driver.Sample, error) {
+	call := driver.Worker[[]driver.Sample]{Operation: "sample", Deadline: c.config.Deadline}
+	most := c.config.Deadline + driver.HangAfter
+	return call.Do(ctx, most, func(ctx context.Context) ([]driver.Sample, error) {
 		_, _ = s.Sample(ctx) // an error would occur again
 		pause := time.NewTimer(betweenReadings)
 		defer pause.Stop()
@@ -308,33 +300,19 @@ func sampleTwice(ctx context.Context, s driver.Source) ([]driver.Sample, error) 
 		case <-pause.C:
 		case <-ctx.Done():
 		}
-		samples, err := s.Sample(ctx)
-		done <- result{samples, err}
-	}()
-	hung := time.NewTimer(timeToReturn)
-	defer hung.Stop()
-	select {
-	case r := <-done:
-		return r.samples, r.err
-	case <-ctx.Done():
-	}
-	select {
-	case r := <-done:
-		return r.samples, r.err
-	case <-hung.C:
-		return nil, driver.WithReason(driver.ReasonHung, errors.New("the source did not return after its deadline"))
-	}
+		return s.Sample(ctx)
+	})
 }
 
 // source reports what a source reads. If a source has no samples and describes its inputs, the
 // findings are the lines of its description, in place of "no hardware here".
 func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
-	ctx, cancel := context.WithTimeout(ctx, c.config.Deadline)
+	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if w, ok := s.(driver.Watcher); ok {
-		go w.Watch(ctx)
+		go w.Watch(watching)
 	}
-	samples, err := sampleTwice(ctx, s)
+	samples, err := c.sampleTwice(ctx, s)
 	var lines []string
 	if d, ok := s.(driver.Describer); ok {
 		lines = d.Describe()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/test/expect"
@@ -33,7 +35,7 @@ func (f *follower) Describe() []string { return []string{"d: streams"} }
 
 // During a check, Watch of a source runs, and the lines of its description are findings.
 func TestWatcher(t *testing.T) {
-	c := New(Config{Deadline: timeToReturn})
+	c := New(Config{Deadline: time.Minute})
 	samples := c.source(t.Context(), &follower{make(chan struct{})})
 	want := Finding{Status: OK, What: "follower", Text: "d: streams"}
 	expect.That(t, len(samples) == 1 && slices.Contains(c.report.Findings, want),
@@ -64,7 +66,7 @@ func TestDescribedWithoutSamples(t *testing.T) {
 		{idle{}, []string{"no hardware here"}},
 		{idle{err: errors.New("open /dev/kmsg"), lines: []string{"0 records"}}, []string{"open /dev/kmsg", "0 records"}},
 	} {
-		checker := New(Config{Deadline: timeToReturn})
+		checker := New(Config{Deadline: time.Minute})
 		checker.source(t.Context(), c.source)
 		var got []string
 		for _, f := range checker.report.Findings {
@@ -72,4 +74,27 @@ func TestDescribedWithoutSamples(t *testing.T) {
 		}
 		expect.That(t, slices.Equal(got, c.want), "of %+v it says %q, want %q", c.source, got, c.want)
 	}
+}
+
+// stuck is a source that returns when it is released, whatever its context.
+type stuck chan struct{}
+
+func (stuck) Name() string { return "stuck" }
+
+func (s stuck) Sample(context.Context) ([]driver.Sample, error) {
+	<-s
+	return nil, nil
+}
+
+// A source that hangs is a failure, soon after its deadline.
+func TestSourceHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, began := make(stuck), time.Now()
+		c := New(Config{Deadline: time.Second})
+		c.source(t.Context(), source)
+		f := c.report.Findings[0]
+		expect.That(t, f.Status == Fail && f.Text == "sample: no answer in time" && f.Do != "" &&
+			time.Since(began) == time.Second+driver.HangAfter, "%+v after %v", f, time.Since(began))
+		close(source)
+	})
 }

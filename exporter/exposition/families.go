@@ -1,6 +1,7 @@
 package exposition
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -104,16 +105,21 @@ func Families(catalogue driver.Catalogue) []Family {
 // attributed) has the zero Family.
 func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Family {
 	var all [numFamilies]Family
-	pods := podFamilies()
-	for id, f := range pods {
-		f.Groups = append(f.Groups, GroupPods)
-		pods[id] = f
-	}
-	for _, part := range []map[familyID]Family{
-		deviceFamilies(), claimFamilies(), recordedFamilies(), lifecycleFamilies(), pods, ownFamilies(),
+	for _, part := range []struct {
+		families map[familyID]Family
+		rank     rank // of those without another one
+	}{
+		{deviceFamilies(), rankDevice}, {claimFamilies(), rankClaim}, {recordedFamilies(), rankClaim},
+		{lifecycleFamilies(), rankDevice}, {podFamilies(), rankPod}, {ownFamilies(), rankDevice},
 	} {
-		for id, f := range part {
-			f.rank, f.unlimited = fixedRank(id), id >= famUnresolved
+		for id, f := range part.families {
+			f.rank, f.unlimited = cmp.Or(f.rank, part.rank), id >= famUnresolved
+			if f.info {
+				f.rank = rankHolderInfo
+			}
+			if strings.HasPrefix(f.Name, "dra_pod_") {
+				f.Groups = append(f.Groups, GroupPods)
+			}
 			all[id] = f
 		}
 	}

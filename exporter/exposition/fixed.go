@@ -12,7 +12,7 @@ func deviceFamilies() map[familyID]Family {
 	device := deviceLabelNames()
 	return map[familyID]Family{
 		famDeviceInfo: {
-			Name: "dra_device_info", Origin: fromInventory + ", sources",
+			Name: "dra_device_info", rank: rankVital, Origin: fromInventory + ", sources",
 			Help: "Facts about the device; a label is empty if its value is unknown. parent: the device of which this one is " +
 				"a partition. listed=false: the device is in no ResourceSlice, such as a GPU whose MIG devices are static. " +
 				"node_local=false: its slice offers it to other nodes too. profile: the vendor's name for the size of a " +
@@ -22,7 +22,7 @@ func deviceFamilies() map[familyID]Family {
 				"node_local", "profile", "serial", "firmware_version", "cuda_version"),
 		},
 		famDeviceUp: {
-			Name: "dra_device_up", Origin: "sources", Labels: device,
+			Name: "dra_device_up", rank: rankVital, Origin: "sources", Labels: device,
 			Help: "1 if the device's telemetry is readable, 0 if the device is claimed or was readable before and its " +
 				"telemetry is not readable now. Absent for devices that no source supports, and for possible MIG devices that " +
 				"do not exist yet.",
@@ -49,7 +49,8 @@ func deviceFamilies() map[familyID]Family {
 			Help: "Time in which the device was held and above the idle thresholds.",
 		},
 		famDeviceHealthReason: {
-			Name: "dra_device_health_reason_info", Origin: "sources, pods, " + fromInventory, Labels: append(device, "reason"),
+			Name: "dra_device_health_reason_info", rank: rankVital, Origin: "sources, pods, " + fromInventory,
+			Labels: append(device, "reason"),
 			Help: "Why the device is not healthy: the taint, or the message of the driver, from which dra_device_health is " +
 				"taken. A message is cut to 64 bytes, and # replaces each number of five or more digits in it; /api/v1/snapshot " +
 				"has the full message. Absent if no reason is given.",
@@ -83,14 +84,14 @@ func claimFamilies() map[familyID]Family {
 	claim := claimLabelNames()
 	return map[familyID]Family{
 		famClaimInfo: {
-			Name: "dra_claim_info", Origin: fromKubelet + ", " + fromClaims, Labels: []string{
+			Name: "dra_claim_info", rank: rankHolderInfo, Origin: fromKubelet + ", " + fromClaims, Labels: []string{
 				"namespace", "resourceclaim_name", "uid",
 			},
 			Help: "A claim that holds devices of this node, or held them within the last --retention. Its labels label_NAME " +
 				"are those of --claim-label.",
 		},
 		famClaimDeviceInfo: {
-			Name: "dra_claim_device_info", Origin: fromKubelet + ", " + fromClaims,
+			Name: "dra_claim_device_info", rank: rankHolderInfo, Origin: fromKubelet + ", " + fromClaims,
 			Labels: append(claim, "share_id", "request", "device_class", "admin_access", "attribution", "state"),
 			Help: "A device that a claim holds now. attribution: how the device is divided among its claims. state: allocated " +
 				"until the driver has prepared the device, then prepared.",
@@ -121,7 +122,7 @@ func claimFamilies() map[familyID]Family {
 				"status: True, False, Unknown.",
 		},
 		famClaimNetwork: {
-			Name: "dra_claim_network_info", Origin: fromClaims, Labels: append(
+			Name: "dra_claim_network_info", rank: rankHolderInfo, Origin: fromClaims, Labels: append(
 				claim, "share_id", "interface", "ip", "hardware_address",
 			),
 			Help: "A network interface that a driver gave to the claim's pod, by its name inside the pod: one series for each " +
@@ -181,7 +182,7 @@ func recordedFamilies() map[familyID]Family {
 
 func fitFamily(claim []string) Family {
 	return Family{
-		Name: "dra_claim_fit_ratio", Unit: "ratio", Groups: []Group{GroupFit},
+		Name: "dra_claim_fit_ratio", rank: rankDevice, Unit: "ratio", Groups: []Group{GroupFit},
 		Labels: append(claim, "resource"),
 		Help: "The fraction of what the claim holds of the device that the claim has needed since it began, 0 to 1, " +
 			"including --fit.margin. resource: memory (the highest use), activity (the 99.9th percentile over time). Absent " +
@@ -191,7 +192,7 @@ func fitFamily(claim []string) Family {
 
 func unusedFamily(claim []string) Family {
 	return Family{
-		Name: "dra_claim_fit_unused_ratio", Unit: "ratio", Groups: []Group{GroupFit},
+		Name: "dra_claim_fit_unused_ratio", rank: rankDevice, Unit: "ratio", Groups: []Group{GroupFit},
 		Labels: append(claim, "alternative"),
 		Help: "The fraction of what the claim holds of the device that would be free if the claim had the smallest " +
 			"alternative on this node that fits it, 0 to 1. alternative: the profile of a partition (1g.20gb) or, if it has " +

@@ -100,24 +100,6 @@ func deviceRank(spec *driver.Spec) rank {
 	return rankDevice
 }
 
-func fixedRank(id familyID) rank {
-	switch id {
-	case famDeviceInfo, famDeviceHealthReason, famDeviceUp:
-		return rankVital
-	case famClaimInfo, famClaimDeviceInfo, famClaimNetwork, famPodInfo, famPodClaimInfo, famPodTopology:
-		return rankHolderInfo
-	case famPodAllocated, famPodShare, famUnclaimedAllocated, famUnclaimedShare, famUnclaimedUsed,
-		famUnclaimedLastActive:
-		return rankPod
-	case famClaimAllocatedAt, famClaimLastActive, famClaimStalled, famClaimStalledUnknown, famClaimQuiet,
-		famClaimIncidentOpen, famClaimIncidentOnset, famClaimLastError,
-		famClaimConsumedCapacity, famClaimCondition, famClaimAllocated, famClaimShare, famClaimUsed:
-		return rankClaim
-	default:
-		return rankDevice
-	}
-}
-
 // Apply decides which series of the ledger's newest snapshot are exported. It may drop rows of s,
 // which must not be in use elsewhere yet.
 func (l *Limiter) Apply(books book.Evicter, s *book.Snapshot) *Snapshot {

@@ -54,8 +54,8 @@ func (g *gateway) fetch(
 		return nil, nil, fmt.Errorf("ask an exporter: %w", err)
 	}
 	request.Header = header
-	request.Header.Set("User-Agent", "")                          // none is sent
-	if answer, err = g.Transport.RoundTrip(request); err != nil { //nolint:bodyclose // those who call fetch close it
+	request.Header.Set("User-Agent", "") // none is sent
+	if answer, err = g.Transport.RoundTrip(request); err != nil {
 		err = because(ctx, err)
 		end()
 		return nil, nil, fmt.Errorf("ask an exporter: %w", err)

@@ -197,43 +197,43 @@ func TestSlowAnswers(t *testing.T) {
 			{time.Hour, 0, errSilent, askTimeout},
 			{time.Second, time.Hour, errSlow, wholeTimeout},
 		} {
-			g := &gateway{Config: Config{Transport: late(of.header, of.body)}}
+			g := &gateway{Config: Config{Transport: late{of.header, of.body}}}
 			begun := time.Now()
 			_, err := g.ask(t.Context(), "n", "/", "", func(r io.Reader) error {
 				_, err := io.ReadAll(r)
 				return err
 			})
 			took := time.Since(begun)
-			expect.That(t, errors.Is(err, of.want) && took == of.after, "%v after %v, want %v after %v", err, took, of.want, of.after)
+			expect.That(t, errors.Is(err, of.want) && took == of.after,
+				"%v after %v, want %v after %v", err, took, of.want, of.after)
 		}
 	})
 }
 
-// late returns a transport whose answer and body come late.
-func late(header, body time.Duration) transport {
-	wait := func(ctx context.Context, d time.Duration) error {
-		select {
-		case <-time.After(d):
-			return io.EOF
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return func(r *http.Request) (*http.Response, error) {
-		if err := wait(r.Context(), header); !errors.Is(err, io.EOF) {
-			return nil, err
-		}
-		read := reading(func([]byte) (int, error) { return 0, wait(r.Context(), body) })
-		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(read)}, nil
-	}
-}
-
-type transport func(*http.Request) (*http.Response, error)
+// late is a transport whose answers and bodies come late.
+type late struct{ header, body time.Duration }
 
 // RoundTrip implements [http.RoundTripper].
-func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+func (l late) RoundTrip(r *http.Request) (*http.Response, error) {
+	body := lateBody{r, l.body}
+	if _, err := (lateBody{r, l.header}).Read(nil); !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(body)}, nil
+}
 
-type reading func([]byte) (int, error)
+// lateBody is an empty body that ends after a time.
+type lateBody struct {
+	of    *http.Request
+	after time.Duration
+}
 
 // Read implements [io.Reader].
-func (r reading) Read(p []byte) (int, error) { return r(p) }
+func (b lateBody) Read([]byte) (int, error) {
+	select {
+	case <-time.After(b.after):
+		return 0, io.EOF
+	case <-b.of.Context().Done():
+		return 0, b.of.Context().Err()
+	}
+}

@@ -35,7 +35,8 @@ func (g *gateway) serveOwn(w http.ResponseWriter, r *http.Request, user *access.
 	defer leave()
 	address, _, err := g.exporters.address(r.Context(), node)
 	if err == nil {
-		err = g.withDetail(r.Context(), address, url.Values{of.Kind: {of.String()}, "own": {""}}, func(d present.Detail) error {
+		query := url.Values{of.Kind: {of.String()}, "own": {""}}
+		err = g.withDetail(r.Context(), address, query, func(d present.Detail) error {
 			if !d.Own {
 				return fmt.Errorf("%w: details of more than the user may see", errUnexpected)
 			}

@@ -107,9 +107,14 @@ func (x *hardwareIndex) find(devices []Device, sample *driver.Sample) (found, am
 		return x.keys[hardwareKey{byName, sample.Driver, sample.Device}], nil
 	}
 	for _, key := range [...]hardwareKey{
-		{byUUID, "", strings.ToLower(h.UUID)}, {byPlacement, "", h.Placement},
-		{byInstance, strings.ToLower(h.Parent), h.Instance}, {byPCI, "", h.PCI}, {byNetDev, "", h.NetDev},
-		{byRDMA, "", h.RDMADev}, {bySerial, sample.Driver, strings.ToLower(h.Serial)}, {byIndex, sample.Driver, h.Index},
+		{byUUID, "", strings.ToLower(h.UUID)},
+		{byPlacement, "", h.Placement},
+		{byInstance, strings.ToLower(h.Parent), h.Instance},
+		{byPCI, "", h.PCI},
+		{byNetDev, "", h.NetDev},
+		{byRDMA, "", h.RDMADev},
+		{bySerial, sample.Driver, strings.ToLower(h.Serial)},
+		{byIndex, sample.Driver, h.Index},
 	} {
 		candidates := x.keys[key]
 		if key.kind == byInstance && !strings.Contains(h.Instance, "/") && sameDriver(devices, candidates) {

@@ -84,12 +84,16 @@ func validLabel(s string) bool {
 	return len(s) <= maxLabelLength && utf8.ValidString(s) && !strings.ContainsFunc(s, control)
 }
 
-// cleanHolders returns the holders, sorted, each once. It does not change its argument.
-func cleanHolders(holders []podresources.Holder) []podresources.Holder {
-	if slices.IsSortedFunc(holders, compareHolders) {
-		return holders
+// cleanHolders returns the holders, sorted, each once. Only pods of the claim's namespace count,
+// since no others can refer to the claim. It does not change its argument.
+func cleanHolders(a *podresources.Allocation) []podresources.Holder {
+	foreign := func(h podresources.Holder) bool { return h.Namespace != a.Claim.Namespace }
+	if !slices.ContainsFunc(a.Holders, foreign) && slices.IsSortedFunc(a.Holders, compareHolders) {
+		return a.Holders
 	}
-	return slices.Compact(slices.SortedFunc(slices.Values(holders), compareHolders))
+	out := slices.DeleteFunc(slices.Clone(a.Holders), foreign)
+	slices.SortFunc(out, compareHolders)
+	return slices.Compact(out)
 }
 
 // compareHolders sorts holders in the same row of dra_pod_claim_info next to each other.

@@ -83,7 +83,7 @@ func soilOnce(t *rapid.T, w *exportertest.World, in *join.Input) driver.Rejectio
 	switch rapid.SampledFrom([]string{
 		"nan", "inf", "negative", "percent", "huge", "quantity", "label", "extra label", "closed label",
 		"long label", "no time",
-		"other", "hardware", "empty",
+		"other", "hardware", "foreign", "empty",
 	}).Draw(t, "kind") {
 	case "nan":
 		return reading(driver.Reading{Quantity: driver.Power, Value: math.NaN()}, "not_finite")
@@ -122,6 +122,12 @@ func soilOnce(t *rapid.T, w *exportertest.World, in *join.Input) driver.Rejectio
 		in.Sources[1].Samples = append(
 			in.Sources[1].Samples, driver.Sample{Hardware: driver.Hardware{UUID: invalid, PCI: invalid}},
 		)
+		return driver.Rejection{}
+	case "foreign":
+		in.View.Allocations = append(in.View.Allocations, podresources.Allocation{
+			Claim: podresources.Claim{Namespace: "team", Name: "foreign"}, Device: jointest.ID("gpu-0"),
+			Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: "elsewhere", Name: "p0"}}},
+		})
 		return driver.Rejection{}
 	default: // an allocation without pods
 		in.View.Allocations = append(in.View.Allocations, podresources.Allocation{

@@ -26,15 +26,15 @@ type Share struct {
 func sharesOf(allocations []podresources.Allocation) []Share {
 	shares := make([]Share, 0, len(allocations))
 	for i := range allocations {
-		if len(allocations[i].Holders) > 0 {
-			shares = append(shares, newShare(allocations[i]))
+		if s := newShare(allocations[i]); len(s.Holders) > 0 {
+			shares = append(shares, s)
 		}
 	}
 	return shares
 }
 
 func newShare(a podresources.Allocation) Share {
-	a.Holders = cleanHolders(a.Holders)
+	a.Holders = cleanHolders(&a)
 	s := Share{Allocation: a, Pods: make([]podresources.Pod, 0, len(a.Holders))}
 	for _, h := range a.Holders {
 		s.Pods = append(s.Pods, h.Pod)

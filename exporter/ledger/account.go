@@ -101,7 +101,7 @@ func (d *device) unsettled(now time.Time) time.Time {
 }
 
 // accountSums are what an account was charged. The totals are in the order of the device's
-// attributed counters; counters that came after the account ended are absent.
+// attributed counters; the last ones may be absent.
 type accountSums struct {
 	allocated float64 // seconds in which it held the device
 	share     float64 // the same, divided among the holders at that time
@@ -153,15 +153,16 @@ type total struct {
 // changed records that the contents of [saved.Account] have changed since it was written.
 func (a *account) changed() { a.written.current = false }
 
-// open adds totals for the device's attributed counters that the account does not have.
-func (a *account) open(counters []*counter) {
+// total returns the total of an attributed counter of the device; nil if the account is dropped.
+func (a *account) total(c *counter) *total {
 	if a.dropped {
-		return
+		return nil
 	}
-	for i := len(a.totals); i < len(counters); i++ {
-		a.totals = append(a.totals, total{counter: counters[i]})
+	for i := len(a.totals); i <= c.index; i++ {
+		a.totals = append(a.totals, total{counter: a.device.attributed[i]})
 		a.changed()
 	}
+	return &a.totals[c.index]
 }
 
 // end ends the account. It then has no part of gauges.
@@ -227,8 +228,8 @@ func (a *account) exported(now time.Time, retention time.Duration) bool {
 
 // charge adds an amount of a counter of its device. tick is the time of the present tick.
 func (a *account) charge(c *counter, amount float64, tick time.Time) {
-	if c.index < len(a.totals) && amount > 0 {
-		a.totals[c.index].value += amount
+	if t := a.total(c); t != nil && amount > 0 {
+		t.value += amount
 		a.charged = tick
 	}
 }
@@ -292,8 +293,7 @@ func (a *account) divide(by join.Attribution) {
 // judge adds to the possible error of the account's charge for a counter, and to its measured
 // seconds.
 func (a *account) judge(c *counter, doubt, measured float64) {
-	if c.index < len(a.totals) {
-		t := &a.totals[c.index]
+	if t := a.total(c); t != nil {
 		t.doubt += doubt
 		t.measured += measured
 	}

@@ -115,7 +115,6 @@ func (b *accountBook) begin(d *device, key book.HolderKey, born, now time.Time) 
 	l.accounts = slices.Insert(l.accounts, i, a)
 	l.changedFrom(i)
 	b.distributions.enter(a)
-	a.open(d.attributed)
 	return a
 }
 
@@ -125,7 +124,6 @@ func (b *accountBook) reopen(a *account, now time.Time) {
 		a.setEnd(time.Time{})
 		a.active = now
 	}
-	a.open(a.device.attributed)
 	l := b.accounts[a.key]
 	if i := slices.Index(l.accounts, a); i < len(l.accounts)-1 {
 		l.accounts = append(slices.Delete(l.accounts, i, i+1), a)
@@ -159,11 +157,11 @@ func (b *accountBook) merge(a, of *account) {
 // timeline, so that late readings are charged to a.
 func (a *account) take(of *account) {
 	of.into = a
-	a.open(a.device.attributed)
 	for i := range of.totals {
-		a.totals[i].value += of.totals[i].value
-		a.totals[i].doubt += of.totals[i].doubt
-		a.totals[i].measured += of.totals[i].measured
+		t, more := a.total(of.totals[i].counter), &of.totals[i]
+		t.value += more.value
+		t.doubt += more.doubt
+		t.measured += more.measured
 	}
 	a.allocated += of.allocated
 	a.share += of.share
@@ -181,6 +179,9 @@ func (a *account) take(of *account) {
 // since an account was opened, its total is absent, not 0.
 func (b *accountBook) show(now time.Time) {
 	for a := range b.all() {
+		if n := len(a.device.attributed); n > 0 && a.ended.IsZero() {
+			a.total(a.device.attributed[n-1])
+		}
 		for i := range a.totals {
 			t := &a.totals[i]
 			if t.series == nil && (t.value > 0 || a.ended.IsZero() && t.counter.seen.Equal(now)) {

@@ -137,30 +137,6 @@ func energyAt(h *exportertest.History, seconds int) exportertest.Scraped {
 	return h.Tick(time.Second)
 }
 
-// A claim is charged for what it used of a shared device until it ended, even if the reading comes
-// later.
-func TestSharerLeaves(t *testing.T) {
-	h := exportertest.NewHistory(t)
-	h.Hold("a", "p0")
-	h.Hold("b", "p1")
-	h.Energy(0)
-	h.Pass(time.Second)
-	for range 9 {
-		h.Pass(time.Second) // the counter stands still: it is refreshed every 20 s
-	}
-	h.Free("b")
-	for range 10 {
-		h.Pass(time.Second)
-	}
-	h.Energy(200)
-	x := h.Tick(time.Second)
-	h.Expect(x, map[[2]string]float64{
-		{"dra_claim_energy_joules_total", "resourceclaim_name=a"}:       9.5*5 + 10.5*10,
-		{"dra_claim_energy_joules_total", "resourceclaim_name=b"}:       9.5 * 5,
-		{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}: 0,
-	})
-}
-
 // Readings that the last answer of the kubelet does not cover wait for the next answer, but only
 // for a limited time.
 func TestReadingsWaitForAnAnswer(t *testing.T) {
@@ -317,68 +293,6 @@ func TestLastActive(t *testing.T) {
 	expect.That(t, h.Last.Pods[0].LastActive.IsZero(), "a pod is idle without telemetry")
 	active(use(0), 4)
 	active(use(1), 8)
-}
-
-// The activity of a network device is determined by its traffic.
-func TestLastActiveOfNetwork(t *testing.T) {
-	h := exportertest.NewHistory(t)
-	h.Hold("c0", "p0")
-	var x exportertest.Scraped
-	bytes := 0.0
-	for _, rate := range []float64{0, 1e4, 1.1e4, 0, 0} {
-		bytes += rate
-		h.Read(driver.Reading{Quantity: driver.IOBytes, Labels: driver.Labels{"network", "transmit"}, Value: bytes})
-		x = h.Tick(time.Second)
-	}
-	h.Expect(x, map[[2]string]float64{
-		{"dra_claim_last_active_timestamp_seconds", "resourceclaim_name=c0"}: exportertest.Unix(jointest.Start()) + 2,
-	})
-}
-
-// If a hardware counter restarts, no increment that was read is lost, and no metric falls. That
-// also holds if the source does not mark the restart.
-func TestReset(t *testing.T) {
-	for name, since := range map[string]time.Duration{"marked": 1500 * time.Millisecond, "not marked": 0} {
-		t.Run(name, func(t *testing.T) {
-			h := exportertest.NewHistory(t)
-			h.Hold("c0", "p0")
-			h.Energy(1000)
-			h.Pass(time.Second)
-			h.Energy(1010)
-			h.Pass(time.Second)
-			r := driver.Reading{Quantity: driver.Energy, Value: 4}
-			if since > 0 {
-				r.Since = jointest.Start().Add(since)
-			}
-			h.Read(r)
-			x := h.Tick(time.Second)
-			h.Expect(x, map[[2]string]float64{
-				{
-					"dra_device_energy_joules_total", "device=gpu-0",
-				}: 14, {"dra_claim_energy_joules_total", "resourceclaim_name=c0"}: 14,
-			})
-		})
-	}
-	t.Run("marked and higher", func(t *testing.T) {
-		h := exportertest.NewHistory(t)
-		h.Energy(10)
-		h.Pass(time.Second)
-		h.Read(driver.Reading{Quantity: driver.Energy, Value: 50, Since: h.Now.Add(-time.Millisecond)})
-		h.Expect(h.Tick(0), map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 50})
-	})
-	t.Run("between two holders", func(t *testing.T) {
-		h := exportertest.NewHistory(t)
-		h.Hold("a", "p0")
-		h.Energy(1000)
-		h.Pass(2 * time.Second)
-		h.Free("a")
-		h.Hold("b", "p1") // began in the middle between the answers
-		h.Read(driver.Reading{Quantity: driver.Energy, Value: 4, Since: h.Now.Add(-time.Second)})
-		h.Expect(h.Tick(0), map[[2]string]float64{
-			{"dra_device_energy_joules_total", "device=gpu-0"}:        4,
-			{"dra_claim_energy_joules_total", "resourceclaim_name=b"}: 4,
-		})
-	})
 }
 
 // When another source takes over a quantity, its counter continues from its present value.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,68 +32,6 @@ func TestNewLabelsAreForgotten(t *testing.T) {
 	if bound := ledger.MaxCodes + recent; meters > bound || counters > recent {
 		t.Errorf("%d meters and %d counters are kept, want no more than %d and %d", meters, counters, bound, recent)
 	}
-}
-
-// The timeline is bounded, no matter how fast the holders change and how long there is no reading.
-func TestTimelineIsBounded(t *testing.T) {
-	t.Parallel()
-	h := exportertest.NewHistory(t)
-	h.Energy(0)
-	first := h.Now
-	for i := range ledger.MaxSegments * 5 / 4 {
-		h.Free(fmt.Sprint("c", i-1))
-		h.In.View.Allocations = []podresources.Allocation{
-			jointest.Allocation("gpu-0", fmt.Sprint("c", i%7), fmt.Sprint("p", i%5)),
-		}
-		h.In.View.At = h.Now
-		h.Advance()
-		h.Now = h.Now.Add(100 * time.Millisecond)
-		_, _, n := h.Ledger.Sizes(jointest.ID("gpu-0"))
-		must.That(t, n <= ledger.MaxSegments+2, "the timeline has %d segments", n)
-	}
-	h.Read(driver.Reading{Quantity: driver.Energy, Value: 10 * h.Now.Sub(first).Seconds()})
-	x := h.Tick(time.Second)
-	sums := x.Sums()[exportertest.SumKey{
-		Device: jointest.ID("gpu-0").String(), Metric: "energy_joules_total", Labels: ",",
-	}]
-	claims, pods := exportertest.SumOf(sums.Claims), exportertest.SumOf(sums.Pods)
-	expect.That(t, exportertest.Close(sums.Device, claims+sums.Unattributed, 0) && exportertest.Close(claims, pods, 0),
-		"the device has %v, the claims %v, the pods %v, unattributed are %v", sums.Device, claims, pods, sums.Unattributed)
-}
-
-// The timeline of a device that is shared for a long time is bounded.
-func TestTimelineByProcessIsBounded(t *testing.T) {
-	h := exportertest.NewHistory(t)
-	h.Hold("a", "p0")
-	h.Hold("b", "p1")
-	for i := range 3 * ledger.MaxSegments {
-		h.Read(exportertest.Gauges(0.8, 100, 200)...)
-		h.Run(exportertest.Process(1, 0.1+float64(i%7)/10, 1), exportertest.Process(2, 0.1, 1))
-		h.In.View.At = h.Now
-		h.Ledger.Advance(join.Join(h.In), h.Now)
-		h.Now = h.Now.Add(time.Second)
-	}
-	_, _, n := h.Ledger.Sizes(jointest.ID("gpu-0"))
-	expect.That(t, n <= 2*ledger.MaxSegments, "the timeline has %d segments", n)
-}
-
-// The timeline of a device with hundreds of holders, while others begin and end, keeps fewer
-// segments.
-func TestTimelineOfManyHoldersIsBounded(t *testing.T) {
-	t.Parallel()
-	h := exportertest.NewHistory(t)
-	const sharers = 250
-	for i := range sharers {
-		h.Hold(fmt.Sprint("c", i), fmt.Sprint("p", i))
-	}
-	for i := range ledger.MaxPortions / sharers / 2 * 5 / 4 {
-		h.Hold(fmt.Sprint("late", i), fmt.Sprint("late", i))
-		h.Pass(time.Second)
-		h.Free(fmt.Sprint("late", i))
-	}
-	most := ledger.MaxPortions + 2*(sharers+1) // of the present segment
-	n := h.Ledger.Portions(jointest.ID("gpu-0"))
-	expect.That(t, n <= most && n >= most*3/4, "the timeline takes as much as %d portions, want at most %d", n, most)
 }
 
 // full is a node with as many rows as the kubelet's answers may have: devices that claims of one
@@ -171,7 +110,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		deep bool // not with -short
 	}{
 		"processes":           {full: full{devices: 32, sharers: 64}, deep: true},
-		"processes and a lag": {full: full{devices: 32, sharers: 64, late: 60}},
+		"processes and a lag": {full: full{devices: 32, sharers: 64, late: 60}, lost: true},
 		"short claims":        {full: full{devices: 512, sharers: 1, short: 1}, lost: true, deep: true},
 		"short and a lag":     {full: full{devices: 64, sharers: 1, short: 1, late: 60}, lost: true},
 		"both and a lag":      {full: full{devices: 32, sharers: 64, short: 1, late: 60}, lost: true, deep: true},
@@ -204,56 +143,50 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// However short the history is, a reading that comes a minute late is divided as with all of it,
-// also among claims that have ended.
-func TestLateReadingIsDividedInAShortHistory(t *testing.T) {
-	charged := func(history int) (map[string]float64, int) {
+// However short the history is, what is counted goes to those who are known to have held the device
+// then, and else to nobody: no holder has more than with all of the history.
+func TestForgottenTimeIsUnattributed(t *testing.T) {
+	played := func(history int) (charged map[string]float64, lost int) {
 		config := exportertest.LedgerConfig()
 		config.History = history
 		f := full{devices: 2, sharers: 5, short: 2, late: 60, ledger: ledger.New(config)}
-		lost := 0
-		for range 124 {
+		for range 121 { // the last tick has a reading
 			f.pass()
 			lost += f.last.Forgotten
 		}
-		out := map[string]float64{}
-		for _, rows := range [][]book.Holder{f.last.Claims, f.last.Pods} {
-			for i := range rows {
-				for _, v := range rows[i].Values {
-					if v.Quantity == driver.IOBytes {
-						out[fmt.Sprint(*rows[i].HolderKey)] += v.Value
-					}
+		charged = map[string]float64{}
+		sums := map[string]float64{}
+		add := func(who, kind string, values []book.Value) {
+			for _, v := range values {
+				if v.Quantity == driver.IOBytes {
+					sums[kind] += v.Value
+					charged[who] = v.Value
 				}
 			}
 		}
-		return out, lost
+		for i := range f.last.Devices {
+			d := &f.last.Devices[i]
+			add("device "+d.ID.Device, "devices", d.Values)
+			add("nobody on "+d.ID.Device, "nobody", d.Unattributed)
+		}
+		for i := range f.last.Claims {
+			add("claim "+fmt.Sprint(*f.last.Claims[i].HolderKey), "claims", f.last.Claims[i].Values)
+		}
+		for i := range f.last.Pods {
+			add("pod "+fmt.Sprint(*f.last.Pods[i].HolderKey), "pods", f.last.Pods[i].Values)
+		}
+		for _, kind := range []string{"claims", "pods"} {
+			expect.That(t, exportertest.Close(sums["devices"], sums[kind]+sums["nobody"], 0), "history of %d: %v", history, sums)
+		}
+		return charged, lost
 	}
-	want, none := charged(0)
-	got, lost := charged(1)
-	must.That(t, len(want) >= 300 && none <= 0 && lost != 0, "%d claims, %d and %d entries lost", len(want), none, lost)
+	want, none := played(0)
+	got, lost := played(1)
+	must.That(t, len(want) >= 300 && none == 0 && lost > 0, "%d claims, %d and %d entries lost", len(want), none, lost)
 	for name, of := range want {
-		expect.That(t, exportertest.Close(got[name], of, 0), "%s has %v, want %v", name, got[name], of)
-	}
-}
-
-// If those whose readings are to come do not fit, they are kept, and the bound holds again when the
-// readings have come.
-func TestHistoryIsBoundedAgain(t *testing.T) {
-	config := exportertest.LedgerConfig()
-	config.Retention, config.History = 2*time.Second, 48<<10
-	f := full{devices: 4, sharers: 2, short: 2, late: 120, ledger: ledger.New(config)}
-	for f.tick < 120 {
-		f.pass()
-	}
-	if n := f.ledger.History(); n <= config.History {
-		t.Fatalf("%d bytes fit", n)
-	}
-	f.late = 1
-	f.tick += int(2 * ledger.RememberFor / time.Second)
-	for range 30 {
-		f.pass()
-		if n := f.ledger.History(); n > config.History {
-			t.Errorf("tick %d: who held what takes %d bytes", f.tick, n)
+		if !strings.HasPrefix(name, "nobody") {
+			expect.That(t, got[name] <= of*(1+1e-9), "%s has %v, and %v by all of the history", name, got[name], of)
 		}
 	}
+	expect.That(t, got["nobody on gpu-0"] > want["nobody on gpu-0"], "nobody has %v", got["nobody on gpu-0"])
 }

@@ -58,15 +58,6 @@ func eachHolder(s *segment, f func(a *account, pod bool)) {
 	}
 }
 
-// openAll adds totals for counters to all accounts in the timeline.
-func openAll(t segments, counters []*counter) {
-	for i := range t {
-		for p := range t[i].Parts() {
-			p.Holder.open(counters)
-		}
-	}
-}
-
 // endAccounts ends the accounts that are in past segments, or in segments that were replaced from a
 // time on, and not in the last segment.
 func endAccounts(t, replaced segments, from time.Time) {

@@ -26,7 +26,7 @@ type deviceBook struct {
 	usage
 	failureLog
 	rejected     []driver.Rejection // readings of this tick
-	unattributed account            // charges without a holder
+	unattributed account            // charges without a holder, and the peaks of the device
 	allocated    float64            // seconds in which it was held
 
 	parent   *deviceBook // the device that this one is a part of; nil: none known
@@ -41,7 +41,6 @@ type deviceBook struct {
 type holders struct {
 	shares    []join.Share // of the last tick
 	ended     []join.Share // ended holds, of the last tick
-	left      []time.Time  // times at which the last processes of present holders ended
 	known     divide.Known
 	holds     holds
 	present   int             // the number of holds that have not ended
@@ -82,18 +81,6 @@ func newDeviceBook(id driver.ID, catalogue driver.Catalogue, now time.Time) *dev
 	}
 	d.unattributed.device = &d.device
 	return d
-}
-
-// counter returns the counter of a series. If it creates the counter, all accounts of the timeline
-// get a total of it.
-func (d *deviceBook) counter(key seriesKey, now time.Time) *counter {
-	c := d.find(key)
-	if c == nil {
-		c = d.newCounter(key, now)
-		d.unattributed.open(d.attributed)
-		openAll(d.timeline, d.attributed)
-	}
-	return c
 }
 
 // filledBy returns the counter that a meter fills, nil for none. The integral of a gauge fills a

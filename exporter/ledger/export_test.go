@@ -5,15 +5,12 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger/divide"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 )
 
 // For the tests of the package ledger_test.
 const (
-	MaxSegments    = divide.MaxSegments
-	MaxPortions    = divide.MaxParts
 	RememberFor    = rememberFor
 	MaxCodes       = maxCodes
 	MaxIntegration = readings.MaxIntegration
@@ -30,14 +27,6 @@ func (l *Ledger) History() (bytes int) {
 		bytes += d.historyBytes()
 	}
 	return bytes
-}
-
-// Portions returns the number of portions of a device for which the ledger has memory.
-func (l *Ledger) Portions(id driver.ID) (n int) {
-	for _, s := range l.devices[id].timeline {
-		n += cap(s.Claims) + cap(s.Pods)
-	}
-	return n
 }
 
 // Parts returns how many partitions of a device the ledger knows.

@@ -10,7 +10,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
-	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -158,28 +157,6 @@ func TestNoAdviceOnDividedUse(t *testing.T) {
 			expectFit(t, h, tc.want)
 		})
 	}
-}
-
-// A claim with admin access is charged nothing, and gets no advice.
-func TestNoAdviceForAdminAccess(t *testing.T) {
-	h := fitHistory(t)
-	h.Free("a")
-	a := jointest.Allocation("gpu-0", "monitor", "m0")
-	a.Admin = true
-	h.In.View.Allocations = []podresources.Allocation{a}
-	fitting(h, 200, 0.2, 18)
-	expect.That(t, len(exportertest.Scrape(t, h.Last).Matching("dra_claim_fit_ratio")) == 0 && len(h.Last.Claims) == 0,
-		"admin access has rows: %+v", h.Last.Claims)
-}
-
-// Without measured memory there is no advice, no matter how long the activity was measured.
-func TestNoAdviceWithoutMemory(t *testing.T) {
-	h := fitHistory(t)
-	for range 200 {
-		h.Read(driver.Reading{Quantity: driver.Utilization, Value: 0.2})
-		h.Pass(time.Second)
-	}
-	expectFit(t, h, fit.NotMeasured)
 }
 
 // strict returns a ledger with the configuration of the program: there is no advice on claims whose

@@ -25,8 +25,8 @@ func (b *books) follow(d *deviceBook, shares, ended []join.Share, at, now time.T
 		b.change(d, sortedHolds(shares, ended), from, earliest, now)
 	}
 	b.followLives(d, shares, ended)
-	d.shares, d.ended, d.left = shares, ended, leftTimes(shares)
-	d.use(since, now)
+	d.shares, d.ended = shares, ended
+	d.use(since)
 }
 
 // takeOver sets the holders of a restored device to those in the kubelet's first answer. Other
@@ -133,7 +133,7 @@ func (b *books) renew(d *deviceBook, all []hold, from time.Time, before time.Dur
 		}
 	}
 	endAccounts(d.timeline, replaced, from)
-	d.timeline = d.timeline.Since(now.Add(-rememberFor))
+	d.timeline = slices.Delete(d.timeline, 0, d.timeline.At(now.Add(-rememberFor)))
 	for i := range all {
 		h := &all[i]
 		if h.From.IsZero() && h.by.pod != nil {
@@ -172,7 +172,7 @@ func (d *deviceBook) heldAt(
 }
 
 // use updates the present holders' parts by the use of their processes since the previous tick.
-func (d *deviceBook) use(since, now time.Time) {
+func (d *deviceBook) use(since time.Time) {
 	known := slices.ContainsFunc(d.shares, func(s join.Share) bool { return s.Uses != nil || s.Own != nil })
 	if !known && !d.usesKnown {
 		return
@@ -187,9 +187,6 @@ func (d *deviceBook) use(since, now time.Time) {
 		d.timeline = d.timeline.Append(fresh)
 	default:
 		last.Redo(&fresh)
-	}
-	if d.timeline.Beyond() > len(d.timeline)/2 {
-		d.timeline = d.timeline.Since(now.Add(-rememberFor))
 	}
 }
 

@@ -12,22 +12,6 @@ import (
 // end within ten minutes and had a device for themselves take as much; 8700 without their segments.
 const MaxHistory = 4 << 20
 
-// The steps that are done beyond the bound, in this order until they suffice. In each, what is
-// older goes first, of all devices. A segment is settled if all readings of its time are charged.
-const (
-	// Settled segments are forgotten. Only a reading or an event that comes late, of an earlier time
-	// than those before, would need them.
-	forgetSettled = iota
-	// Others that began in the same minute, and have the same holders, become one, which has their
-	// mean parts.
-	mergeSame
-	// Others that began in the same ten minutes become one. Periods that ended are forgotten. Both are
-	// counted.
-	mergeAll
-
-	steps
-)
-
 // periodBytes is what a period takes, with its texts.
 const periodBytes = 480
 
@@ -36,7 +20,7 @@ type history struct {
 	timeline  *timeline.Timeline // of the last tick
 	forgotten time.Time          // when old periods were last forgotten
 	most      int                // the bytes beyond which it is made shorter
-	lost      int                // what mergeAll took away in this tick
+	lost      int                // what was forgotten in this tick that may still be needed
 }
 
 // forgetEvery is the time between two removals of old periods.
@@ -48,7 +32,7 @@ func (h *history) update(devices deviceBooks, bound int, now time.Time) {
 	if now.Sub(h.forgotten) >= forgetEvery {
 		h.forgotten, h.most = now, 0
 		for _, d := range devices {
-			d.shorten(forgetSettled, now.Add(-rememberFor), now)
+			d.shorten(now.Add(-rememberFor), false, now)
 			d.periods.Forget(now.Add(-rememberFor))
 		}
 	}
@@ -72,14 +56,14 @@ func (b deviceBooks) changedPeriods(to map[driver.ID][]*timeline.Period) (bytes 
 }
 
 // shorten makes the history a quarter shorter than its bound if it can, and returns what it takes
-// then. The next time is when it has grown by a quarter of the bound, so that each entry costs
-// little; or after forgetEvery.
+// then. What is older goes first, of all devices. The next time is when it has grown by a quarter
+// of the bound, so that each entry costs little; or after forgetEvery.
 func (h *history) shorten(devices deviceBooks, bound int, now time.Time) (bytes int) {
-	for step := range steps {
+	for _, all := range []bool{false, true} {
 		for age := rememberFor; age > time.Second; age = age / 4 * 3 {
 			bytes = 0
 			for _, d := range devices {
-				h.lost += d.shorten(step, now.Add(-age), now)
+				h.lost += d.shorten(now.Add(-age), all, now)
 				bytes += d.historyBytes()
 			}
 			if bytes <= bound/4*3 {
@@ -92,21 +76,21 @@ func (h *history) shorten(devices deviceBooks, bound int, now time.Time) (bytes 
 
 func (d *deviceBook) historyBytes() int { return d.timeline.Bytes() + len(d.periods.All())*periodBytes }
 
-// shorten does a step with the segments and periods that ended before a moment. It returns how many
-// mergeAll takes away.
-func (d *deviceBook) shorten(step int, before, now time.Time) (lost int) {
+// shorten forgets the segments that ended before a moment and are settled: only a reading or an
+// event that comes late, of an earlier time than those before, would need them. If that does not
+// suffice, it forgets all that ended before, also periods, and returns how many.
+func (d *deviceBook) shorten(before time.Time, all bool, now time.Time) (lost int) {
 	settled := d.unsettled(now)
 	first, end := d.timeline.At(settled), d.timeline.At(driver.Earlier(before, d.accrued))
 	if first = min(first, end); first > 0 {
-		d.timeline, end = slices.Clone(d.timeline[first:]), end-first
+		d.timeline, end = slices.Delete(d.timeline, 0, first), end-first
 	}
-	switch step {
-	case mergeSame:
-		d.timeline = d.timeline.Merged(end, time.Minute, false)
-	case mergeAll:
-		lost = len(d.timeline)
-		d.timeline = d.timeline.Merged(end, rememberFor, true)
-		lost += d.periods.Forget(before) - len(d.timeline)
+	if !all {
+		return 0
 	}
-	return lost
+	if end > 1 {
+		lost = end - 1
+		d.timeline = d.timeline.Without(end, &account{dropped: true})
+	}
+	return lost + d.periods.Forget(before)
 }

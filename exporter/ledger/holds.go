@@ -99,17 +99,6 @@ func sortedHolds(shares, ended []join.Share) []hold {
 
 func sameSlice(a, b []join.Share) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
-// leftTimes returns the times at which the last processes of present holders ended.
-func leftTimes(shares []join.Share) []time.Time {
-	var out []time.Time
-	for h := range holdsIn(shares) {
-		if !h.share.Admin && !h.Left.IsZero() {
-			out = append(out, h.Left)
-		}
-	}
-	return out
-}
-
 // byDevice returns the shares of each device. They are sorted.
 func byDevice(shares []join.Share) map[driver.ID][]join.Share {
 	if len(shares) == 0 {

@@ -78,33 +78,3 @@ func TestIntegralUntilGone(t *testing.T) {
 		})
 	}
 }
-
-// The gauge jumps where the charge passes to another claim of the same name, at the last answer
-// before its UID became known. A UID that becomes known or unknown is no other claim.
-func TestIntegralUntilAnotherClaim(t *testing.T) {
-	for name, test := range map[string]struct {
-		uids [3]string // of the claim, at the reading, in the middle, and at the next reading
-		want float64
-	}{
-		"another":           {[3]string{"uid-1", "uid-1", "uid-2"}, 0.8},
-		"after an unknown":  {[3]string{"uid-1", "", "uid-2"}, 0.8},
-		"the same":          {[3]string{"uid-1", "uid-1", "uid-1"}, 0.8 * 2},
-		"unknown now":       {[3]string{"uid-1", "uid-1", ""}, 0.8 * 2},
-		"known now":         {[3]string{"", "", "uid-1"}, 0.8 * 2},
-		"known for a while": {[3]string{"", "uid-1", ""}, 0.8 * 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := exportertest.NewHistory(t)
-			h.Hold("c0", "p0").ClaimUID = test.uids[0]
-			h.Read(driver.Reading{Quantity: driver.Utilization, Value: 0})
-			h.Pass(3 * time.Second)
-			h.Hold("c0", "p0").ClaimUID = test.uids[1]
-			h.Read()
-			h.Pass(time.Second)
-			h.Hold("c0", "p0").ClaimUID = test.uids[2]
-			h.Read(driver.Reading{Quantity: driver.Utilization, Value: 0.8})
-			x := h.Tick(time.Second)
-			h.Expect(x, map[[2]string]float64{{"dra_device_active_seconds_total", "device=gpu-0"}: test.want})
-		})
-	}
-}

@@ -15,7 +15,6 @@ import (
 // time are known.
 type meter struct {
 	key    seriesKey
-	origin join.Origin    // of the readings
 	last   driver.Reading // the last distributed reading
 	have   bool
 	queue  []queued
@@ -91,9 +90,8 @@ const maxBack = time.Second
 // older one is ignored, which is the reason that is returned. If the source of the series changes,
 // its counter begins with its present value.
 func (m *meter) observe(r join.Reading, now time.Time) driver.Reason {
-	if m.origin != r.Origin {
-		m.origin, m.have, m.queue = r.Origin, false, m.queue[:0]
-		m.series = m.series.From(r.Origin)
+	if m.series.Origin != r.Origin {
+		m.series, m.have, m.queue = m.series.From(r.Origin), false, m.queue[:0]
 	}
 	newest := m.last.At
 	if m.counts {
@@ -118,8 +116,7 @@ func (m *meter) observe(r join.Reading, now time.Time) driver.Reason {
 
 // beginAt makes the meter begin with a count of 0 at a time.
 func (m *meter) beginAt(at time.Time, origin join.Origin) {
-	m.origin, m.have = origin, true
-	m.series = m.series.From(origin)
+	m.series, m.have = m.series.From(origin), true
 	m.last = driver.Reading{Quantity: m.key.quantity, Labels: m.key.labels, At: at}
 }
 
@@ -177,10 +174,8 @@ type counter struct {
 	spec    *driver.Spec
 	index   int // index among the device's attributed counters; -1: it is none of them
 	total   float64
-	settled time.Time   // everything before has been distributed
-	seen    time.Time   // the tick at which it was last filled
-	filler  join.Origin // of the meter that fills it
-	sums    bool        // it is filled with the integral of its gauge
+	settled time.Time // everything before has been distributed
+	seen    time.Time // the tick at which it was last filled
 	series  *book.Series
 
 	limit   float64                      // the highest possible rate per second; 0: unknown
@@ -195,15 +190,11 @@ type counter struct {
 
 // fill records which meter fills the counter.
 func (c *counter) fill(m *meter) {
-	if c.filler == m.origin && c.sums == m.sums {
-		return
-	}
-	c.filler, c.sums, c.divided = m.origin, m.sums, false
+	origin := m.series.Origin
 	if m.sums {
-		c.series = c.series.From(m.origin.With(join.Integral))
-	} else {
-		c.series = c.series.From(m.origin)
+		origin = origin.With(join.Integral)
 	}
+	c.series, c.divided = c.series.From(origin), false
 }
 
 // headroom is how far a device may exceed its limits for a short time: it controls a mean.

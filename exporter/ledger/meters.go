@@ -7,7 +7,6 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // deviceSeries has the meters and counters of one device.
@@ -15,10 +14,9 @@ type deviceSeries struct {
 	catalogue  driver.Catalogue
 	meters     []*meter
 	counters   []*counter
-	attributed []*counter   // by index
-	gauges     int          // the number of attributed gauges
-	highest    []book.Value // of gauges with peaks
-	identified time.Time    // the tick at which its hardware was last replaced; zero: never
+	attributed []*counter // by index
+	gauges     int        // the number of attributed gauges
+	identified time.Time  // the tick at which its hardware was last replaced; zero: never
 }
 
 func (d *deviceSeries) findMeter(key seriesKey) *meter {
@@ -53,8 +51,11 @@ func (d *deviceSeries) find(key seriesKey) *counter {
 	return nil
 }
 
-// newCounter adds a counter.
-func (d *deviceSeries) newCounter(key seriesKey, now time.Time) *counter {
+// counter returns the counter of a series, which it creates if necessary.
+func (d *deviceSeries) counter(key seriesKey, now time.Time) *counter {
+	if c := d.find(key); c != nil {
+		return c
+	}
 	c := &counter{key: key, spec: d.catalogue.Spec(key.quantity), index: -1, series: newSeries(key)}
 	c.series.Born, c.series.Shown = now, now
 	if c.spec.Activity == driver.BusyShare {
@@ -111,7 +112,7 @@ func (d *deviceSeries) readBefore(r *join.Reading, tick time.Time) (at time.Time
 		if m.spec.Zero == driver.ZeroNeedsOther && !m.proven {
 			continue // it may have begun in this tick, without a reading
 		}
-		if before, known := m.newestBefore(tick); known && m.origin == r.Origin && before.After(at) {
+		if before, known := m.newestBefore(tick); known && m.series.Origin == r.Origin && before.After(at) {
 			at = before
 		}
 	}
@@ -183,17 +184,6 @@ func (d *deviceSeries) widen(m *meter, value float64) {
 			c.widest = driver.LinkBytesPerSecond(m.key.labels[0], c.link[driver.LinkHasGeneration], c.link[driver.LinkHasLanes])
 		}
 	}
-}
-
-// peak records a reading of a gauge with a peak.
-func (d *deviceSeries) peak(m *meter, value float64) {
-	peak := m.of(m.peak)
-	i := slices.IndexFunc(d.highest, func(v book.Value) bool { return seriesKey{v.Quantity, v.Labels} == peak })
-	if i < 0 {
-		i = len(d.highest)
-		d.highest = append(d.highest, book.Value{Series: newSeries(peak)})
-	}
-	d.highest[i].Value = max(d.highest[i].Value, value)
 }
 
 // idleRate returns the rate per second of a counter while the device is idle: the observed idle

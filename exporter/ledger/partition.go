@@ -243,9 +243,9 @@ func (d *deviceBook) eachPiece(last, next driver.Reading, f func(s *segment, fro
 // ended, the zero time if none were.
 func (d *deviceBook) departure(after, until time.Time) (first time.Time) {
 	d.eachBook(func(b *deviceBook) {
-		for _, left := range b.left {
-			if left.After(after) && left.Before(until) && (first.IsZero() || left.Before(first)) {
-				first = left
+		for h := range holdsIn(b.shares) {
+			if !h.share.Admin && h.Left.After(after) && h.Left.Before(until) && (first.IsZero() || h.Left.Before(first)) {
+				first = h.Left
 			}
 		}
 	})

@@ -230,7 +230,7 @@ func (r *restorer) device(number uint32, s saved.Device) error {
 	for i, v := range counts.Highest {
 		s.Highest[i].Value = v
 	}
-	d.highest = r.values(s.Highest)
+	d.unattributed.witnessed = r.values(s.Highest)
 	for i := range s.Counters {
 		if err := r.counter(d, &s.Counters[i], &counts.Totals, counts.Settled[i]); err != nil {
 			return err
@@ -258,12 +258,12 @@ func (r *restorer) counter(d *deviceBook, s *saved.Counter, totals *[]float64, s
 	}
 	c := d.counter(seriesKey{series.Quantity, series.Labels}, r.kept.Time)
 	c.series, c.seen, c.settled = series, r.kept.Time, r.at(settled)
-	c.filler, c.sums, c.idle, c.limit = join.ParseOrigin(s.Filler), s.Sums, s.Idle, max(s.Limit, c.limit)
+	c.idle, c.limit = s.Idle, max(s.Limit, c.limit)
 	c.fastest, c.read, c.widest = s.Fastest, s.Read, s.Widest
 	c.divided = series.Origin.Computed&(join.Divided|join.DividedByShare) != 0
 	to := []*float64{&c.total}
 	if c.index >= 0 {
-		to = append(to, &d.unattributed.totals[c.index].value)
+		to = append(to, &d.unattributed.total(c).value)
 	}
 	if len(*totals) < len(to) {
 		return errRecord
@@ -281,10 +281,10 @@ func (r *restorer) meter(d *deviceBook, s *saved.Meter, last float64, at time.Ti
 		return errRecord
 	}
 	m := d.meter(seriesKey{series.Quantity, series.Labels})
-	m.origin, m.series, m.have = originOf(&s.Series), series, true
+	m.series, m.have = series, true
 	m.since, m.idle, m.seen = stamped(s.Since), s.Idle, r.kept.Time
 	m.last = driver.Reading{Quantity: series.Quantity, Labels: series.Labels, Value: last, At: at}
-	m.now = join.Reading{Reading: m.last, Origin: m.origin}
+	m.now = join.Reading{Reading: m.last, Origin: series.Origin}
 	if m.counts {
 		l := &s.Left
 		m.before.Doubted = r.point(s.Doubted)

@@ -33,7 +33,9 @@ type deviceRoom struct {
 
 // numValues and numUnattributed return the largest possible number of the device's values in a
 // snapshot.
-func (d *deviceSeries) numValues() int { return len(d.meters) + len(d.counters) + len(d.highest) }
+func (d *deviceBook) numValues() int {
+	return len(d.meters) + len(d.counters) + len(d.unattributed.witnessed)
+}
 
 func (d *deviceSeries) numUnattributed() int { return len(d.attributed) + d.gauges }
 
@@ -72,13 +74,13 @@ func (d *deviceBook) row(now time.Time, room *deviceRoom) book.Device {
 				ages[len(s.Values)-1] = d.clock.Sub(c.settled)
 			}
 			if c.index >= 0 {
-				v.Value = d.unattributed.totals[c.index].value
+				v.Value = d.unattributed.total(c).value
 				s.Unattributed = append(s.Unattributed, v)
 			}
 		}
 	}
 	if readable {
-		s.Values = append(s.Values, d.highest...)
+		s.Values = append(s.Values, d.unattributed.witnessed...)
 		s.Ages = ages[:len(s.Values)]
 	}
 	return s

@@ -129,18 +129,18 @@ func (w *saver) device(d *deviceBook) {
 		Totals: c.Totals[:0], Settled: c.Settled[:0], Values: c.Values[:0], At: c.At[:0],
 		Highest: c.Highest[:0],
 	}
-	for _, v := range d.highest {
+	for _, v := range d.unattributed.witnessed {
 		r.Highest, c.Highest = append(r.Highest, w.series(v.Series, 0)), append(c.Highest, v.Value)
 	}
 	for of := range d.byIndex() {
 		counter := saved.Counter{
-			Series: w.series(of.series, 0), Filler: of.filler.String(), Sums: of.sums, Idle: of.idle, Limit: of.limit,
+			Series: w.series(of.series, 0), Idle: of.idle, Limit: of.limit,
 			Fastest: rounded(of.fastest), Read: rounded(of.read), Widest: of.widest,
 		}
 		setOrigin(&counter.Series, of.series.Origin)
 		r.Counters = append(r.Counters, counter)
 		if c.Totals = append(c.Totals, of.total); of.index >= 0 {
-			c.Totals = append(c.Totals, d.unattributed.totals[of.index].value)
+			c.Totals = append(c.Totals, d.unattributed.total(of).value)
 		}
 		c.Settled = append(c.Settled, w.at(of.settled))
 	}
@@ -149,7 +149,7 @@ func (w *saver) device(d *deviceBook) {
 			continue
 		}
 		meter := saved.Meter{Series: w.series(newSeries(m.key), 0), Since: stamp(m.since), Idle: m.idle}
-		setOrigin(&meter.Series, m.origin)
+		setOrigin(&meter.Series, m.series.Origin)
 		if m.counts {
 			w.before(&meter, m.before)
 		}

@@ -106,7 +106,7 @@ func (d *deviceBook) reject(origin join.Origin, reason driver.Reason, r *driver.
 // the holders.
 func (d *deviceBook) measure(m *meter, next driver.Reading, now time.Time, config *Config) {
 	if m.peaks {
-		d.peak(m, next.Value)
+		d.unattributed.peak(m.of(m.peak), next.Value)
 		m.keepPeak(d.timeline.On(next.At), next.Value*m.kept)
 	}
 	d.observeDistribution(m, next)
@@ -142,18 +142,18 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 		case counts && readings.Fits(next.Value, next.Since, next.At, c.most()):
 			d.tally(c, next.Value, next.Since, next.At, true, config)
 		case counts:
-			d.reject(m.origin, driver.ReasonRate, &next)
+			d.reject(m.series.Origin, driver.ReasonRate, &next)
 		}
 	} else {
 		step := m.before.Next(m.last, next, readings.Limits{
 			Most: c.most(), Known: c.highest(), Patient: c.spec.Failure,
 		})
 		if step.Reason != "" {
-			d.reject(m.origin, step.Reason, &next)
+			d.reject(m.series.Origin, step.Reason, &next)
 			return
 		}
 		if step.Returned {
-			d.reject(m.origin, driver.ReasonFall, &m.last)
+			d.reject(m.series.Origin, driver.ReasonFall, &m.last)
 		}
 		d.observeUse(m, next, step.Amount/max(next.At.Sub(step.From).Seconds(), 1e-3))
 		d.tally(c, step.Amount, step.From, next.At, step.Exact, config)

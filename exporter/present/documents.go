@@ -15,11 +15,6 @@ type IncidentsReport struct {
 	Next string `json:"next,omitempty"`
 }
 
-// Write writes the report as JSON, one incident at a time.
-func (r IncidentsReport) Write(w io.Writer) error {
-	return writeList(w, r.Node, "incidents", r.Incidents, r.Next)
-}
-
 // HistoryReport is what /api/v1/history serves: the values of the last ten minutes of a device, or
 // of a claim's or pod's parts of devices, and the holders.
 type HistoryReport struct {
@@ -46,18 +41,4 @@ type ReceiptsReport struct {
 	Receipts []*recorder.Receipt `json:"receipts"`
 	// Next is the parameter before of the request for older receipts; omitted: there are none.
 	Next string `json:"next,omitempty"`
-}
-
-// Write writes the report as JSON, one receipt at a time.
-func (r ReceiptsReport) Write(w io.Writer) error {
-	return writeList(w, r.Node, "receipts", r.Receipts, r.Next)
-}
-
-// writeList writes a node, a list and next as JSON, one element at a time.
-func writeList[T any](w io.Writer, node, name string, all []T, next string) error {
-	o := &object{w: w}
-	o.field("node", node)
-	list(o, name, len(all), func(i int) T { return all[i] })
-	o.optional("next", next)
-	return o.end()
 }

@@ -19,13 +19,6 @@ func (o *object) field(name string, value any) {
 	o.value(value)
 }
 
-// optional writes a field unless it is empty.
-func (o *object) optional(name, value string) {
-	if value != "" {
-		o.field(name, value)
-	}
-}
-
 // name begins a field. The name must need no escaping.
 func (o *object) name(name string) {
 	if o.begun {

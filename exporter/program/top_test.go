@@ -56,8 +56,8 @@ func apiServer(t *testing.T, refuse ...string) (kubeconfig string, asked func() 
 			"device=gpu-0": "Device gpu-", fmt.Sprintf("incident=i%d", n): "Incident i",
 		} {
 			at := fmt.Sprintf("/api/v1/namespaces/dra/pods/x-%d:10985/proxy/page/detail?%s", n, of)
-			answers[at] = fmt.Sprintf(`{"Title": "%s%d", "Node": "node-%d", "Sections": [{"Title": "a", "Rows": [[{"Text": "b"}]]}]}`,
-				title, n, n)
+			answers[at] = fmt.Sprintf(
+				`{"Title": "%s%d", "Node": "node-%d", "Sections": [{"Title": "a", "Rows": [[{"Text": "b"}]]}]}`, title, n, n)
 		}
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

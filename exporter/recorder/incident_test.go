@@ -291,18 +291,3 @@ func TestClaimEndsInError(t *testing.T) {
 		})
 	}
 }
-
-// If the ledger keeps no errors by holder, an error hits all holders of the device.
-func TestErrorsWithoutCountersOfHolders(t *testing.T) {
-	s := newStory(t)
-	config := exportertest.LedgerConfig()
-	config.WithoutErrors = true
-	s.Ledger = ledger.New(config)
-	s.Hold("a", "a")
-	s.Read(jointest.Watts(300))
-	s.pass(3)
-	s.xid("79", 1, time.Time{}, 0)
-	if i := one(t, s.pass(1)); !slices.Equal(i.Pods(), []string{"team/a"}) {
-		t.Errorf("the error hit %v", i.Pods())
-	}
-}

@@ -116,7 +116,12 @@ func (n *nodeOf) snapshot(of ...[]reading) *book.Snapshot {
 			ended.To, n.periods[i] = n.now, &ended
 		}
 	}
-	return &book.Snapshot{Time: n.now, Devices: n.devices, Claims: n.claims, Timeline: timeline.New(n.periods...)}
+	held := map[driver.ID][]*timeline.Period{}
+	for _, p := range n.periods {
+		held[p.Device] = append(held[p.Device], p)
+	}
+	past := (*timeline.Timeline)(nil).With(held)
+	return &book.Snapshot{Time: n.now, Devices: n.devices, Claims: n.claims, Timeline: past}
 }
 
 // standsOn has the signals on which the verdict stands.

@@ -14,15 +14,6 @@ import (
 // minutes ago, or fewer if the ledger's history is too long. It is immutable. nil is empty.
 type Timeline struct{ periods map[driver.ID][]*Period }
 
-// New returns a timeline of these periods.
-func New(periods ...*Period) *Timeline {
-	t := &Timeline{map[driver.ID][]*Period{}}
-	for _, p := range periods {
-		t.periods[p.Device] = append(t.periods[p.Device], p)
-	}
-	return t
-}
-
 // Held yields the periods of a device that may include a moment or a part of a span of time, in the
 // order in which they became known. See [Period.Covers] for certainty.
 func (t *Timeline) Held(device driver.ID, from, to time.Time) iter.Seq[*Period] {

@@ -112,23 +112,6 @@ func (a *answers) holds() (held, size int) {
 	return len(a.held), a.bytes
 }
 
-// Families are selected from the answer for all.
-func TestSelection(t *testing.T) {
-	d := newDesk()
-	for _, test := range []struct {
-		names []string
-		want  string
-	}{{nil, "one,two,ok"}, {[]string{"two"}, "two,ok"}, {[]string{"one", "none"}, "one,ok"}, {[]string{"none"}, "ok"}} {
-		w := httptest.NewRecorder()
-		d.get(w, "text", "", test.names)
-		expect.That(t, w.Body.String() == test.want, "%q: %s, want %s", test.names, w.Body, test.want)
-		length := w.Result().Header.Get("Content-Length")
-		expect.That(t, (test.names != nil || length == "10") && (test.names == nil || length == ""),
-			"%q: length %q", test.names, length)
-	}
-	expect.That(t, d.made == 1, "%d answers were made, want 1", d.made)
-}
-
 // reader is a client that does not read: a write ends when its deadline is over.
 type reader struct {
 	httptest.ResponseRecorder

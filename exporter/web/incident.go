@@ -49,7 +49,7 @@ func (c Config) incidents(query url.Values) (any, finder, error) {
 		}
 		of.since = since
 	}
-	return of, func() report {
+	return of, func() any {
 		out := present.IncidentsReport{Node: c.Node, Incidents: []*recorder.Incident{}}
 		if of.id == "" {
 			out.Incidents, out.Next = of.choose(c.Recorder.Incidents())

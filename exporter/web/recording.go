@@ -1,6 +1,7 @@
 package web
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/url"
@@ -14,11 +15,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
-// report writes itself as JSON.
-type report interface{ Write(w io.Writer) error }
-
 // finder returns a report of the flight recorder.
-type finder func() report
+type finder func() any
 
 // recorded returns the parser of a path of the flight recorder.
 func (c Config) recorded(parse func(url.Values) (key any, find finder, err error)) parser {
@@ -27,7 +25,13 @@ func (c Config) recorded(parse func(url.Values) (key any, find finder, err error
 			return nil, nil, errNoRecorder
 		}
 		key, find, err := parse(query)
-		return key, func(to io.Writer, _ *exposition.Snapshot) error { return find().Write(to) }, err
+		return key, func(to io.Writer, _ *exposition.Snapshot) error {
+			found := find()
+			if large, ok := found.(present.HistoryReport); ok {
+				return large.Write(to)
+			}
+			return json.NewEncoder(to).Encode(found)
+		}, err
 	}
 }
 
@@ -61,7 +65,7 @@ func (c Config) history(query url.Values) (any, finder, error) {
 		}
 		of.After = int(after)
 	}
-	return of, func() report { return present.HistoryReport{Node: c.Node, History: c.Recorder.History(of)} }, nil
+	return of, func() any { return present.HistoryReport{Node: c.Node, History: c.Recorder.History(of)} }, nil
 }
 
 type constError string
@@ -70,28 +74,21 @@ func (e constError) Error() string { return string(e) }
 
 const errNoSelection = constError("one of ?device=NAME, ?claim=NAMESPACE/NAME and ?pod=NAMESPACE/NAME is needed")
 
-// receiptCost returns the ID of a receipt, and its size as text in units of a recorded value.
-func receiptCost(r *recorder.Receipt) (string, int) {
-	const ofDevice, ofPod = 512, 16
-	return r.ID, len(r.Devices)*ofDevice + len(r.Pods)*ofPod
-}
+// maxReceiptCost is the size of an answer with receipts, about 5 bytes each: of a device 512, of a
+// pod 16.
+const maxReceiptCost = recorder.MaxValues
 
-// newest returns the elements whose identity is lower than before, in descending order: as many as
-// do not exceed the cost most, at least one. "" as before means all. next is the last identity
-// returned if there are more elements, else "". Identities sort by time.
-func newest[T any](all []T, before string, most int, cost func(T) (id string, n int)) (some []T, next string) {
-	identity := func(of T) string { id, _ := cost(of); return id }
-	if before != "" {
-		all = slices.DeleteFunc(all, func(of T) bool { return identity(of) >= before })
-	}
-	slices.SortStableFunc(all, func(a, b T) int { return strings.Compare(identity(b), identity(a)) })
-	total := 0
-	for n, of := range all {
-		id, more := cost(of)
-		if total += more; n > 0 && total > most {
+// newest returns the receipts with an ID lower than before, the newest first: as many as do not
+// exceed a cost, at least one. "" as before means all. next is the last ID returned if there are
+// more receipts, else "".
+func newest(all []*recorder.Receipt, before string, most int) (some []*recorder.Receipt, next string) {
+	all = slices.DeleteFunc(all, func(r *recorder.Receipt) bool { return before != "" && r.ID >= before })
+	slices.SortStableFunc(all, func(a, b *recorder.Receipt) int { return strings.Compare(b.ID, a.ID) })
+	for n, r := range all {
+		if most -= 512*len(r.Devices) + 16*len(r.Pods); n > 0 && most < 0 {
 			return all[:n], next
 		}
-		next = id
+		next = r.ID
 	}
 	return all, ""
 }
@@ -100,14 +97,14 @@ func newest[T any](all []T, before string, most int, cost func(T) (id string, n 
 // ?before is the ID of a receipt: only older ones are returned.
 func (c Config) receipts(query url.Values) (any, finder, error) {
 	claim, before := query.Get("claim"), query.Get("before")
-	return []string{claim, before}, func() report {
+	return []string{claim, before}, func() any {
 		all := c.Recorder.Receipts()
 		if claim != "" {
 			all = slices.DeleteFunc(all, func(r *recorder.Receipt) bool {
 				return r.SubAccountName+"/"+r.ResourceName != claim
 			})
 		}
-		some, next := newest(all, before, recorder.MaxValues, receiptCost)
+		some, next := newest(all, before, maxReceiptCost)
 		return present.ReceiptsReport{Node: c.Node, Receipts: some, Next: next}
 	}, nil
 }

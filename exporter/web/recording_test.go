@@ -153,24 +153,24 @@ func TestIncidentsAreChosen(t *testing.T) {
 	}
 }
 
-// Lists come in parts up to a cost: together they have each element once, the newest first.
-func TestListsComeInParts(t *testing.T) {
-	var all []string
+// Receipts come in parts up to a cost: together they have each once, the newest first.
+func TestReceiptsComeInParts(t *testing.T) {
+	var all []*recorder.Receipt
+	var want, got []string
 	for i := range 25 {
-		all = append(all, fmt.Sprintf("%02d", (i*7)%25))
+		all = append(all, &recorder.Receipt{ID: fmt.Sprintf("%02d", (i*7)%25), Pods: make([]recorder.ReceiptPod, 5)})
+		want = append(want, fmt.Sprintf("%02d", 24-i))
 	}
-	cost := func(id string) (string, int) { return id, len(id) * 10 }
-	var got []string
 	before, parts := "", 0
 	for ; parts == 0 || before != ""; parts++ {
-		var some []string
-		some, before = newest(slices.Clone(all), before, 100, cost)
-		got = append(got, some...)
+		var some []*recorder.Receipt
+		some, before = newest(slices.Clone(all), before, 5*5*16)
+		for _, r := range some {
+			got = append(got, r.ID)
+		}
 	}
-	slices.Sort(all)
-	slices.Reverse(all)
-	expect.That(t, slices.Equal(got, all) && parts == 5, "%d parts have %v, want 5 with %v", parts, got, all)
-	if some, next := newest([]string{"b", "a"}, "", 1, cost); !slices.Equal(some, []string{"b"}) || next != "b" {
+	expect.That(t, slices.Equal(got, want) && parts == 5, "%d parts have %v, want 5 with %v", parts, got, want)
+	if some, next := newest(slices.Clone(all), "", 1); len(some) != 1 || next != "24" {
 		t.Errorf("of large ones the first part is %v, next %q", some, next)
 	}
 }

@@ -79,7 +79,8 @@ func (e *Evidence) listPodsOf(a *Answer) map[podresources.Pod]*listedPod {
 	for name := range a.Pods {
 		l := &listedPod{uid: e.uidAnswered(a, name), kubelet: a.Kubelet}
 		next[name] = l
-		ofServer = ofServer || l.uid != "" && !e.isStatic(l.uid)
+		p := e.pods[l.uid]
+		ofServer = ofServer || l.uid != "" && !podresources.IsStaticUID(l.uid) && (p == nil || !p.Static)
 		e.listPod(l, a.Asked)
 	}
 	for i := range a.Allocations {
@@ -94,9 +95,4 @@ func (e *Evidence) listPodsOf(a *Answer) map[podresources.Pod]*listedPod {
 		e.kubelet.ready = driver.Later(a.Asked, a.Arrived)
 	}
 	return next
-}
-
-func (e *Evidence) isStatic(uid string) bool {
-	p := e.pods[uid]
-	return podresources.IsStaticUID(uid) || p != nil && p.Static
 }

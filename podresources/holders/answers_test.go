@@ -1,26 +1,21 @@
 package holders
 
 import (
-	stdcmp "cmp"
-	"fmt"
-	"maps"
+	"cmp"
 	"slices"
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
-	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // grace is the grace period of a book.
 const grace = 60 * time.Second
 
 // node is a book with a clock, a kubelet and pods whose states the test sets. It calls the book as
-// exporter/node does. By files, the UID of a pod is its name unless uids has another one; the UID
-// of the pod called nameless is unknown.
+// exporter/node does. By files, the UID of a pod is its name unless uids has another one; that of
+// the pod called nameless is unknown.
 type node struct {
 	*Book
 	t       testing.TB
@@ -38,6 +33,8 @@ func newNode(t testing.TB) *node {
 	n.Book = NewBook(grace, func() { n.hints++ })
 	return n
 }
+
+const unknownUID = "nameless"
 
 // held returns an allocation of a device to pods.
 func held(device string, pods ...string) Allocation {
@@ -85,8 +82,8 @@ func (n *node) answerTo(asked time.Time, allocations ...Allocation) {
 	}
 	a.UIDs = map[Pod]string{}
 	for _, pod := range n.unidentified(a.Pods) {
-		if pod.Name != "nameless" {
-			a.UIDs[pod] = stdcmp.Or(n.uids[pod.Name], pod.Name)
+		if uid := cmp.Or(n.uids[pod.Name], pod.Name); uid != unknownUID {
+			a.UIDs[pod] = uid
 		}
 	}
 	a.Cgroups = n.cgroups(n.unsure(&a, true))
@@ -220,21 +217,6 @@ func TestRestartedKubeletListsNothing(t *testing.T) {
 	n.expectKnown("at last", n.now)
 }
 
-// A kubelet that has listed a pod and no longer lists it is believed, no matter which other pods it
-// lists, with or without devices (issue 28, fault 2).
-func TestKubeletIsBelieved(t *testing.T) {
-	n := newNode(t)
-	n.answer(0)
-	n.expect("no device is held", false, holdings{})
-	n.answer(time.Second, held("gpu-0", "a"), held("gpu-1", "b"))
-	n.answer(time.Second, held("gpu-1", "b"))
-	n.expect("one of two has ended", false, holdings{"gpu-1": {"b"}})
-	n.answer(time.Second, held("gpu-1", "c"))
-	n.expect("another pod has taken its place", false, holdings{"gpu-1": {"c"}})
-	n.answer(time.Second)
-	n.expect("the last pod with devices has ended", false, holdings{})
-}
-
 // The last pod with devices ends: the kubelet that had listed it lists only static pods, and is
 // believed. A kubelet that has restarted may not know the pods of the API server yet. An answer
 // without any pod proves nothing, no matter which kubelet gives it.
@@ -353,22 +335,6 @@ func TestUnknownKubelet(t *testing.T) {
 	n.expect("it lists one without devices", false, holdings{})
 }
 
-// While the kubelet does not answer, a pod's cgroup is removed. Then an answer that is equal to the
-// last one is applied completely again.
-func TestTheDeadAreDroppedWithoutAnAnswer(t *testing.T) {
-	n := newNode(t)
-	allocations := []Allocation{held("gpu-0", "a", "b"), held("gpu-1", "b")}
-	n.answer(0, allocations...)
-	n.states = map[string]podresources.CgroupState{"b": podresources.CgroupGone}
-	n.fail(time.Hour)
-	n.expect("away", false, holdings{"gpu-0": {"a"}})
-	n.expectKnown("away", n.now)
-	n.fail(time.Second)
-	n.expectKnown("still away", n.now.Add(-time.Second))
-	n.answer(time.Second, allocations...)
-	n.expect("the kubelet lists it again", false, holdings{"gpu-0": {"a", "b"}, "gpu-1": {"b"}})
-}
-
 // Neither returned values nor arguments change when a UID becomes known.
 func TestNothingThatWasReturnedChanges(t *testing.T) {
 	n := newNode(t)
@@ -432,71 +398,4 @@ func TestUIDOfAnEndedPod(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Every holder was in an answer. A live holder is removed only by an answer of a kubelet that knows
-// its pods, and never while it has processes. A holder whose cgroup is gone is not kept. No
-// allocation is without holders. What is in doubt is held.
-func TestAnswersProperties(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		n := newNode(t)
-		pods := []string{"a", "b", "c"}
-		before := map[string]bool{}
-		n.uids = map[string]string{}
-		state := func(pod string) podresources.CgroupState { return n.states[n.uids[pod]] }
-		for step := range rapid.IntRange(1, 30).Draw(rt, "steps") {
-			for _, pod := range pods {
-				if !before[pod] { // the next one with its name
-					n.uids[pod] = fmt.Sprintf("%s-%d", pod, step)
-				}
-				n.states[n.uids[pod]] = rapid.SampledFrom([]podresources.CgroupState{
-					podresources.CgroupUnknown, podresources.CgroupAlive, podresources.CgroupGone,
-				}).Draw(rt, pod)
-			}
-			after := time.Duration(rapid.IntRange(1, 90).Draw(rt, "seconds")) * time.Second
-			var answer []Allocation
-			listed := map[string]bool{}
-			failed, restarted := rapid.Bool().Draw(rt, "failed"), rapid.IntRange(0, 3).Draw(rt, "restarted") == 0
-			switch {
-			case failed:
-				n.fail(after)
-			default:
-				if restarted {
-					n.restart()
-				}
-				for i, pod := range rapid.SliceOfNDistinct(rapid.SampledFrom(pods), 0, 3, rapid.ID).Draw(rt, "holders") {
-					answer = append(answer, held(fmt.Sprintf("gpu-%d", i), pod))
-					listed[pod] = true
-				}
-				n.answer(after, answer...)
-			}
-			now := map[string]bool{}
-			for device, names := range n.held() {
-				must.That(rt, len(names) != 0, "%s is without holders", device)
-				for _, name := range names {
-					now[name] = true
-				}
-			}
-			for pod := range listed {
-				must.That(rt, now[pod], "%s is listed and dropped", pod)
-			}
-			for pod := range now {
-				if !listed[pod] && (!before[pod] || state(pod) == podresources.CgroupGone) {
-					rt.Fatalf("%s is kept", pod)
-				}
-			}
-			for pod := range before {
-				if state(pod) == podresources.CgroupAlive && !now[pod] {
-					rt.Fatalf("%s lives and is dropped", pod)
-				}
-				if failed && state(pod) != podresources.CgroupGone && !now[pod] && listed[pod] {
-					rt.Fatalf("%s is dropped without an answer", pod)
-				}
-			}
-			if !failed && n.doubts && len(now) == len(listed) {
-				rt.Fatal("doubts although all that is held is listed")
-			}
-			before = maps.Clone(now)
-		}
-	})
 }

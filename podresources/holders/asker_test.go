@@ -93,21 +93,6 @@ func TestAskerKeepsHoldersWhileTheKubeletIsAway(t *testing.T) {
 	}
 }
 
-func TestAskerDoubtsARestartedKubelet(t *testing.T) {
-	o := newAskerTest("a")
-	if _, _, _, err := o.observe(t); err != nil {
-		t.Fatal(err)
-	}
-	o.listing.pods, o.listing.instance = nil, "2"
-	if got, holders, _, err := o.observe(t); driver.ReasonOf(err) != driver.ReasonEmptyDisbelieved || holders != 1 {
-		t.Errorf("got %+v, %d holders, %v, want the holder and the reason empty_disbelieved", got, holders, err)
-	}
-	o.now = o.now.Add(grace)
-	if got, holders, _, err := o.observe(t); err != nil || holders != 0 {
-		t.Errorf("after the grace got %+v, %d holders, %v, want none", got, holders, err)
-	}
-}
-
 // A kubelet that restarts during a request may have answered before or after the restart: the
 // absence of a pod is believed if it lists other pods.
 func TestKubeletRestartsDuringAQuestion(t *testing.T) {
@@ -170,36 +155,24 @@ func TestAskerSparesTheKubelet(t *testing.T) {
 	}
 }
 
-// While pods are watched, the kubelet is asked when a pod changes, and otherwise rarely. The
-// cgroups are read as before.
-func TestAskerAsksLess(t *testing.T) {
+// While pods are watched and nothing changes, the kubelet is not asked. The cgroups are read as
+// before.
+func TestAskerReadsCgroups(t *testing.T) {
 	o := newAskerTest("a")
-	asked := func(ticks int) (n int) {
-		for range ticks {
-			got, _, _, err := o.observe(t)
-			must.Do(t, err)
-			if got.Asked {
-				n++
-			}
-		}
-		return n
+	observe := func(asks bool, want int) {
+		t.Helper()
+		got, holders, _, err := o.observe(t)
+		expect.That(t, holders == want && err == nil && got.Asked == asks,
+			"asked %v, %d holders, %v, want %v, %d", got.Asked, holders, err, asks, want)
 	}
-	if got := asked(20); got != 20 {
-		t.Errorf("asked %d times in 20 ticks without a watch", got)
-	}
-	o.Book.Watching(o.now, o.now)
-	asked(4)
-	if got := asked(60); got != 6 {
-		t.Errorf("asked %d times in 60 quiet ticks", got)
-	}
+	observe(true, 1)
 	o.listing.pods = []*v1.PodResources{holding("b")}
 	o.states["a-uid"] = podresources.CgroupAlive
-	asked(10)
-	if _, holders, _, _ := o.observe(t); holders != 2 {
-		t.Fatalf("%d holders, want the one that is listed and the one that has processes", holders)
-	}
+	observe(true, 2)
+	o.Book.Watching(o.now, o.now)
+	o.now = o.now.Add(catchUp)
+	observe(true, 2)
+	observe(false, 2)
 	o.states["a-uid"] = podresources.CgroupGone
-	got, holders, _, err := o.observe(t)
-	expect.That(t, holders == 1 && err == nil && !got.Asked,
-		"asked %v, %d holders, %v, want one without a question", got.Asked, holders, err)
+	observe(false, 1)
 }

@@ -57,19 +57,12 @@ func (b *Book) update(change func(e *Evidence) (held bool)) {
 // PodChanged processes a new or changed pod. at is when its event arrived.
 func (b *Book) PodChanged(facts podresources.PodFacts, at time.Time) {
 	b.update(func(e *Evidence) bool {
-		var was pod
-		p := e.pods[facts.UID]
-		known := p != nil
-		if known {
-			was = *p
-		}
-		e.setPod(facts, at)
+		held, appeared := e.setPod(facts, at)
 		b.changed, b.podsSeen = at, driver.Later(b.podsSeen, at)
-		if !known || facts.Started && !was.Started {
+		if appeared {
 			b.appeared = at
 		}
-		p = e.pods[facts.UID]
-		return p != nil && (!known || was.state != p.state || was.Running != p.Running)
+		return held
 	})
 }
 
@@ -90,11 +83,7 @@ func (b *Book) PodRead(facts podresources.PodFacts, _ time.Time) {
 
 // NominatedChanged processes a new or changed pod that waits to be bound.
 func (b *Book) NominatedChanged(pod podresources.PodFacts, at time.Time) {
-	b.update(func(e *Evidence) bool {
-		known := e.pods[pod.UID] != nil
-		e.setPod(pod, at)
-		return !known
-	})
+	b.update(func(e *Evidence) (held bool) { held, _ = e.setPod(pod, at); return held })
 }
 
 // NominatedGone processes the end of a pod's nomination.
@@ -125,15 +114,6 @@ func (b *Book) Watching(began, at time.Time) {
 	b.mu.Lock()
 	b.evidence.watched, b.changed = began, at
 	b.mu.Unlock()
-}
-
-// unsure returns the UIDs of the pods for which the state of the cgroup decides what they hold.
-// answer is an answer that has not been processed yet, or nil. answered reports whether the kubelet
-// answers.
-func (b *Book) unsure(answer *Answer, answered bool) []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.evidence.unsureOf(answer, answered)
 }
 
 // unidentified returns the listed pods without a known object.
@@ -184,9 +164,7 @@ func (b *Book) NotAnswered(cgroups map[string]podresources.CgroupState, at time.
 
 // Cgroups processes the states of the cgroups of the pods that Book.unsure returned.
 func (b *Book) Cgroups(states map[string]podresources.CgroupState, at time.Time) {
-	if len(states) > 0 {
-		b.update(func(e *Evidence) bool { e.takeCgroups(states, at); return false })
-	}
+	b.update(func(e *Evidence) bool { e.takeCgroups(states, at); return false })
 }
 
 // UID returns the UID of the newest pod with that name and a known object, "" if there is none.
@@ -222,9 +200,8 @@ func (b *Book) Holds(now, before time.Time) (Holdings, Signs) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.decided || !b.nextChange.IsZero() && !now.Before(b.nextChange) {
-		b.evidence.dropNominated(now)
+		b.nextChange = b.evidence.expire(now)
 		b.holdings, b.decided = Holds(&b.evidence, now), true
-		b.nextChange = b.evidence.nextChange(now)
 	}
 	return b.holdings, Signs{
 		At: b.knownUntil, Changes: b.evidence.changes.since(before.Add(-changesBefore)),

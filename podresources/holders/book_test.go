@@ -6,9 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
-	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -32,10 +29,10 @@ func answerOf(devices, pods int) (*Answer, []PodFacts) {
 	return a, facts
 }
 
-// fullBook returns a book of a node of 64 devices and 500 pods, and its last answer.
-func fullBook() (*Book, *Answer) {
+// fullBook returns a book of a node with these numbers of devices and pods, and its last answer.
+func fullBook(devices, numPods int) (*Book, *Answer) {
 	b := NewBook(grace, nil)
-	answer, pods := answerOf(64, 500)
+	answer, pods := answerOf(devices, numPods)
 	b.PodsListed(pods, true, at(0))
 	for i := range answer.Allocations {
 		claim := answer.Allocations[i].Claim
@@ -56,9 +53,9 @@ func sameHoldings(a, b *Holdings) bool {
 }
 
 // As long as the answers are equal and no other evidence arrives, the holdings are the same slices:
-// nothing is decided again. Any other evidence makes the book decide again.
+// nothing is decided again. Another answer makes the book decide again.
 func TestSameEvidenceIsDecidedOnce(t *testing.T) {
-	b, answer := fullBook()
+	b, answer := fullBook(64, 500)
 	first, signs := b.Holds(at(3), time.Time{})
 	again := *answer
 	again.Asked = at(1000)
@@ -68,32 +65,16 @@ func TestSameEvidenceIsDecidedOnce(t *testing.T) {
 	if !signs.At.Equal(at(2)) || !later.At.Equal(at(1000)) {
 		t.Errorf("it is known until %v, then %v", signs.At.Sub(at(0)), later.At.Sub(at(0)))
 	}
-	before := second
-	for name, event := range map[string]func(){
-		"a pod":   func() { b.PodChanged(running("new", "uid-new", 1), at(1002)) },
-		"a claim": func() { b.ClaimRead(Claim{Namespace: "ns", Name: "new"}, ClaimFacts{Read: at(1002)}) },
-		"a file":  func() { b.ClaimsListed(map[Claim]ClaimFacts{{Namespace: "ns", Name: "new"}: {}}, at(1002)) },
-		"another answer": func() {
-			b.Answered(&Answer{Asked: at(1003), Kubelet: "1", Pods: maps.Clone(answer.Pods), Allocations: answer.Allocations})
-		},
-		"no answer": func() { b.NotAnswered(nil, at(1004)) },
-		"another kubelet": func() {
-			restarted := again
-			restarted.Kubelet = "2"
-			b.Answered(&restarted)
-		},
-	} {
-		event()
-		now, _ := b.Holds(at(1005), time.Time{})
-		expect.That(t, !sameHoldings(&now, &before), "%s: nothing is decided again", name)
-		before = now
-	}
+	again.Pods = maps.Clone(answer.Pods)
+	b.Answered(&again)
+	third, _ := b.Holds(at(1002), time.Time{})
+	expect.That(t, !sameHoldings(&third, &second), "another answer is not decided")
 }
 
 // Evidence without news does not make the book decide again: repeated events, claims that are read
 // again, and the states of cgroups while a pod ends.
 func TestNoNewsIsDecidedOnce(t *testing.T) {
-	b, answer := fullBook()
+	b, answer := fullBook(64, 500)
 	_, pods := answerOf(64, 500)
 	claim := answer.Allocations[0].Claim
 	states := map[string]podresources.CgroupState{pods[1].UID: podresources.CgroupAlive}
@@ -128,20 +109,6 @@ func TestNoNewsIsDecidedOnce(t *testing.T) {
 		event(ms + 2)
 		now, _ := b.Holds(at(ms+3), time.Time{})
 		expect.That(t, sameHoldings(&now, &before), "%s: it is decided again", name)
-	}
-}
-
-// When the kubelet has not answered for some time, this becomes the reason of the holds.
-func TestReasonChangesWithTime(t *testing.T) {
-	n := newNode(t)
-	n.answer(0, held("gpu-0", "a"))
-	n.fail(time.Second)
-	n.expectReasons("it has failed once", map[string]podresources.Reason{"a": podresources.ReasonListed})
-	n.now = n.now.Add(unansweredAfter)
-	n.expectReasons("three seconds later", map[string]podresources.Reason{"a": podresources.ReasonNoAnswer})
-	held, _ := n.Holds(n.now, time.Time{})
-	if hold := held.Allocations[0].Holders[0].Hold; !hold.Since.Equal(at(1000)) {
-		t.Errorf("it does not answer since %v", hold.Since.Sub(at(0)))
 	}
 }
 
@@ -203,40 +170,6 @@ func TestQuiet(t *testing.T) {
 	is("the watch has ended", 10, 10)
 }
 
-// The time until which the holders are known never decreases, no matter which evidence arrives in
-// which order.
-func TestKnownTimeDoesNotGoBack(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		n := newNode(t)
-		n.Watching(at(0), at(0))
-		var before time.Time
-		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
-			moment := at(rapid.IntRange(0, 20_000).Draw(rt, "at"))
-			n.now = driver.Later(n.now, moment)
-			switch rapid.IntRange(0, 4).Draw(rt, "what") {
-			case 0:
-				n.answerTo(moment, held("gpu-0", "a"))
-			case 1:
-				n.answerTo(moment)
-			case 2:
-				n.states["a"] = podresources.CgroupAlive
-				if rapid.Bool().Draw(rt, "gone") {
-					n.states["a"] = podresources.CgroupGone
-				}
-				n.NotAnswered(n.cgroups(n.unsure(nil, false)), moment)
-			case 3:
-				n.Quiet(moment)
-			default:
-				n.PodChanged(running("a", "a", 0), moment)
-			}
-			_, signs := n.Holds(n.now, time.Time{})
-			must.That(rt, !signs.At.Before(before) && !signs.At.After(n.now),
-				"it is known until %v, after %v, now is %v", signs.At, before, n.now)
-			before = signs.At
-		}
-	})
-}
-
 // A book keeps a bounded number of all objects that users can create in any number.
 func TestBookIsBounded(t *testing.T) {
 	b := NewBook(grace, nil)
@@ -255,7 +188,8 @@ func TestBookIsBounded(t *testing.T) {
 	expect.Is(t, len(b.evidence.pods), 2*maxPods, "pods")
 }
 
-// The cost of a tick with 64 devices and 500 pods: an answer, and the decision who holds what.
+// The cost of a tick with 64 devices and 500 pods, and with 2048 and 8000: an answer, the decision
+// who holds what, and its dates.
 func BenchmarkTick(b *testing.B) {
 	for name, change := range map[string]func(book *Book, answer *Answer, i int){
 		"unchanged": func(*Book, *Answer, int) {},
@@ -265,32 +199,31 @@ func BenchmarkTick(b *testing.B) {
 			book.PodChanged(pod, at(i))
 		},
 		"answer": func(_ *Book, answer *Answer, _ int) { answer.Pods = maps.Clone(answer.Pods) },
-	} {
-		b.Run(name, func(b *testing.B) {
-			book, answer := fullBook()
-			b.ReportAllocs()
-			i := 10
-			for b.Loop() {
-				i++
-				next := *answer
-				next.Asked = at(i)
-				change(book, &next, i)
-				book.Answered(&next)
-				if held, _ := book.Holds(at(i), at(i-1)); len(held.Allocations) != 64 {
-					b.Fatal(len(held.Allocations))
-				}
+		"starts": func(book *Book, answer *Answer, i int) {
+			for j := range answer.Allocations {
+				book.Changed(Change{At: at(i), Gone: i%2 == 0, PodUID: "uid-" + answer.Allocations[j].Holders[0].Name})
 			}
-		})
-	}
-}
-
-// The cost of the decision alone.
-func BenchmarkHolds(b *testing.B) {
-	book, _ := fullBook()
-	b.ReportAllocs()
-	for b.Loop() {
-		if held := Holds(&book.evidence, at(10)); len(held.Allocations) != 64 {
-			b.Fatal(len(held.Allocations))
+			if i%2 == 0 {
+				answer.Pods, answer.Allocations = map[Pod]struct{}{}, nil
+			}
+		},
+	} {
+		for devices, pods := range map[int]int{64: 500, 2048: 8000} {
+			b.Run(fmt.Sprint(name, "/devices=", devices), func(b *testing.B) {
+				book, answer := fullBook(devices, pods)
+				var dates Dates
+				b.ReportAllocs()
+				i := 10
+				for b.Loop() {
+					i++
+					next := *answer
+					next.Asked = at(i)
+					change(book, &next, i)
+					book.Answered(&next)
+					held, signs := book.Holds(at(i), at(i-1))
+					dates.Date(held.Allocations, signs, at(i))
+				}
+			})
 		}
 	}
 }
@@ -300,28 +233,37 @@ func BenchmarkHolds(b *testing.B) {
 func TestDeletedAfterAnAnswerThatHasThePod(t *testing.T) {
 	answer, pods := answerOf(1, 2)
 	uid := pods[0].UID
-	b := NewBook(grace, nil)
-	b.PodsListed(pods, true, at(0))
-	b.Watching(at(0), at(0))
-	var dates Dates
-	var view podresources.View
-	ask := func(ms int, allocations []Allocation, listed map[Pod]struct{}) {
-		a := *answer
-		a.Asked, a.Allocations, a.Pods = at(ms), allocations, listed
-		b.Answered(&a)
-		held, signs := b.Holds(at(ms), view.At)
-		view = dates.Date(held.Allocations, signs, at(ms))
-	}
-	ask(1000, answer.Allocations, answer.Pods)
-	b.Changed(Change{At: at(1500), Gone: true, PodUID: uid})
-	ask(1600, answer.Allocations, answer.Pods)
-	b.PodDeleted(uid, at(1700))
+	w := watchOf(pods)
+	w.ask(1000, *answer)
+	w.Changed(Change{At: at(1500), Gone: true, PodUID: uid})
+	w.ask(1600, *answer)
+	w.PodDeleted(uid, at(1700))
 	without := maps.Clone(answer.Pods)
 	delete(without, pods[0].Pod)
-	ask(2000, nil, without)
-	if len(view.Ended) != 1 || !view.Ended[0].Holders[0].Hold.To.Equal(at(1700)) {
-		t.Errorf("got %v, want an end at 1700", intervals(view))
-	}
+	w.ask(2000, Answer{Kubelet: "1", Pods: without})
+	expect.Equal(t, "", []string{"gpu-00 pod-000 [-, 1700)"}, intervals(w.view))
+}
+
+// watch is a book whose pods are watched, and what its answers are dated as.
+type watch struct {
+	*Book
+	dates Dates
+	view  podresources.View
+}
+
+func watchOf(pods []PodFacts) *watch {
+	w := &watch{Book: NewBook(grace, nil)}
+	w.PodsListed(pods, true, at(0))
+	w.Watching(at(0), at(0))
+	return w
+}
+
+// ask makes the kubelet answer.
+func (w *watch) ask(ms int, a Answer) {
+	a.Asked = at(ms)
+	w.Answered(&a)
+	held, signs := w.Holds(at(ms), w.view.At)
+	w.view = w.dates.Date(held.Allocations, signs, at(ms))
 }
 
 // The hold of a pod that the kubelet lists before its object is known begins with its cgroup. It is
@@ -334,51 +276,21 @@ func TestBeginOfPodWhoseUIDIsKnownLater(t *testing.T) {
 	delete(old.Pods, pod.Pod)
 	old.Allocations = answer.Allocations[:1]
 	for name, told := range map[string]bool{"told": true, "never told": false} {
-		b := NewBook(grace, nil)
-		b.PodsListed(pods[:1], true, at(0))
-		b.Watching(at(0), at(0))
-		var dates Dates
-		var view podresources.View
-		ask := func(ms int, a Answer) {
-			a.Asked = at(ms)
-			b.Answered(&a)
-			held, signs := b.Holds(at(ms), view.At)
-			view = dates.Date(held.Allocations, signs, at(ms))
-		}
-		ask(1000, old)
-		b.Changed(Change{At: at(1900), PodUID: pod.UID})
-		ask(2000, *answer)
-		if len(view.Allocations) != 1 || len(view.Waiting) != 1 {
-			t.Errorf("%s: before its UID is known: %v, %v waits", name, intervals(view), view.Waiting)
-		}
+		w := watchOf(pods[:1])
+		w.ask(1000, old)
+		w.Changed(Change{At: at(1900), PodUID: pod.UID})
+		w.ask(2000, *answer)
+		expect.That(t, len(w.view.Allocations) == 1 && len(w.view.Waiting) == 1,
+			"%s: before its UID is known: %v, %v waits", name, intervals(w.view), w.view.Waiting)
 		want := "gpu-01 pod-001 [1500, -)"
 		if told {
-			b.PodChanged(pod, at(2010))
-			ask(2100, *answer)
+			w.PodChanged(pod, at(2010))
+			w.ask(2100, *answer)
 			want = "gpu-01 pod-001 [1900, -)"
 		} else {
-			ask(4000, *answer)
+			w.ask(4000, *answer)
 		}
-		got := intervals(view)
+		got := intervals(w.view)
 		expect.That(t, len(got) == 2 && got[1] == want, "%s: got %v, want %s", name, got, want)
 	}
-}
-
-// If pods are watched and the creation of a pod's cgroup was not seen, its hold does not begin
-// before its first object arrived.
-func TestBeginOfPodWhoseCgroupIsNotSeen(t *testing.T) {
-	answer, pods := answerOf(1, 1)
-	b := NewBook(grace, nil)
-	b.Watching(at(0), at(0))
-	var dates Dates
-	b.Answered(&Answer{Asked: at(1000), Kubelet: "1"})
-	held, signs := b.Holds(at(1000), time.Time{})
-	before := dates.Date(held.Allocations, signs, at(1000))
-	b.PodChanged(pods[0], at(1800))
-	answer.Asked = at(2000)
-	b.Answered(answer)
-	held, signs = b.Holds(at(2000), before.At)
-	want := "gpu-00 pod-000 [1800, -)"
-	got := intervals(dates.Date(held.Allocations, signs, at(2000)))
-	expect.That(t, len(got) == 1 && got[0] == want, "got %v, want %s", got, want)
 }

@@ -5,10 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/dra-exporter/dra-exporter/test/expect"
-	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestChangeLog(t *testing.T) {
@@ -64,23 +61,4 @@ func TestChangeLogForgets(t *testing.T) {
 		l.add(Change{At: at(600_000 + 10*i), PodUID: "x", CDI: []string{string(rune(i))}}, time.Time{})
 	}
 	expect.Is(t, len(l.since(time.Time{})), maxChanges, "changes")
-}
-
-func TestChangeLogIsInOrder(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var l changeLog
-		for range rapid.IntRange(0, 50).Draw(t, "changes") {
-			l.add(Change{
-				At:     at(rapid.IntRange(0, 5000).Draw(t, "at")),
-				PodUID: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "uid"),
-				Gone:   rapid.Bool().Draw(t, "gone"),
-			}, at(rapid.IntRange(0, 5000).Draw(t, "asked")))
-		}
-		since := at(rapid.IntRange(0, 5000).Draw(t, "since"))
-		got := l.since(since)
-		must.That(t, slices.IsSortedFunc(got, func(a, b Change) int { return a.At.Compare(b.At) }), "not in order")
-		if len(got) > 0 && !got[0].At.After(since) {
-			t.Fatalf("%v is not after %v", got[0].At, since)
-		}
-	})
 }

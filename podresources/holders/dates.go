@@ -183,8 +183,8 @@ func (d *Dates) hold(
 	h.call = d.calls
 	after := *h.hold
 	after.Reason, after.Since = given.Reason, given.Since
-	if left := when.left(a, holder); !left.IsZero() && !left.Before(after.From) {
-		after.Left = left
+	if ends := when.ends(a, holder.UID); len(ends) > 0 && !ends[len(ends)-1].At.Before(after.From) {
+		after.Left = ends[len(ends)-1].At // the pod's processes, or the claim's CDI spec, have disappeared
 	}
 	if a.State == podresources.StatePrepared && !h.ready {
 		h.ready, after.Prepared = true, when.prepared(a, h)
@@ -199,8 +199,8 @@ func (d *Dates) hold(
 	return h
 }
 
-// find returns the hold of a pod, nil if it has none. A hold continues if the UID of its pod becomes
-// known or unknown: the newest one, if pods of the same name hold the device.
+// find returns the hold of a pod, nil if it has none. A hold continues if the UID of its pod
+// becomes known or unknown: the newest one, if pods of the same name hold the device.
 func (d *Dates) find(key holdKey, uid string) *dated {
 	var found *dated
 	for _, h := range d.holds[key] {
@@ -238,7 +238,11 @@ func (d *Dates) begin(
 		return h
 	}
 	given.ID = d.nextID()
-	given.From, given.FromDoubt = when.began(a, holder, when.notBefore(given))
+	seen := given.From
+	if seen.IsZero() && when.Watched { // its first object, which may have arrived while the kubelet answered
+		seen = driver.Earlier(given.Wanted, when.until)
+	}
+	given.From, given.FromDoubt = when.began(a, holder, seen)
 	given.From = driver.Later(given.From, d.lastEnd(key, holder.UID))
 	if when.Watched && holder.UID == "" && !when.after.IsZero() {
 		first := *when
@@ -296,7 +300,7 @@ func (d *Dates) end(when *changeTimes, now time.Time) {
 			if h.call == d.calls {
 				return false
 			}
-			if h.of == nil && when.gone(h.resumed, h.uid) != nil {
+			if h.of == nil && len(when.ends(h.resumed, h.uid)) > 0 {
 				h.of, h.holders = h.resumed, h.resumed.Holders
 			}
 			if !h.replaced && h.of != nil {

@@ -13,42 +13,17 @@ type PodState struct {
 	By    int
 }
 
+// String returns the state's name.
+func (s State) String() string {
+	return [numStates]string{"unknown", "waiting", "bound", "running", "ending", "ended", "deleted"}[s]
+}
+
 // The facts, for tests. They name the rows of the table.
 const (
 	Relisted = int(relisted)
 	Listed   = int(listed)
 	NumFacts = int(numFacts)
 )
-
-// FactNames returns the names of the table's rows, in order.
-func FactNames() []string {
-	return []string{
-		"nominated", "bound", "started", "localFinal", "finished", "deleted", "relisted",
-		"unlisted", "listed", "cgroupGone", "replaced",
-	}
-}
-
-// String returns the state's name.
-func (s State) String() string {
-	switch s {
-	case Unknown:
-		return "unknown"
-	case Waiting:
-		return "waiting"
-	case Bound:
-		return "bound"
-	case Running:
-		return "running"
-	case Ending:
-		return "ending"
-	case Ended:
-		return "ended"
-	case Deleted:
-		return "deleted"
-	default:
-		return ""
-	}
-}
 
 // States returns the state of each pod, by UID.
 func (b *Book) States() map[string]PodState {

@@ -4,9 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
@@ -129,126 +127,5 @@ func TestUIDOfListedClaim(t *testing.T) {
 				t.Errorf("the claim is %q, request %q; want %q", got.ClaimUID, got.Request, tc.want)
 			}
 		})
-	}
-}
-
-func TestApply(t *testing.T) {
-	pod := Pod{Namespace: "ns", Name: "pod"}
-	claim := Claim{Namespace: "ns", Name: "claim"}
-	device := driver.ID{Driver: "d", Pool: "p", Device: "a"}
-	listed := func(containers ...string) []Holder {
-		var out []Holder
-		for _, c := range containers {
-			out = append(out, Holder{Pod: pod, Container: c})
-		}
-		return out
-	}
-	facts := func(request string) map[Claim]ClaimFacts {
-		return map[Claim]ClaimFacts{claim: {
-			UID: "claim-uid", PodClaimName: "mine",
-			Results: []ClaimResult{{Device: device, Request: request, Admin: true}},
-		}}
-	}
-	claims, either := named("mine=claim"), uses("a:mine:r", "b:mine:s")
-	for name, tt := range map[string]struct {
-		claims map[Claim]ClaimFacts
-		pod    *PodFacts
-		listed []Holder
-		want   []string // containers, with the pod's name for the claim
-	}{
-		"nothing known": {nil, nil, listed("a", "b"), []string{"a ", "b "}},
-		"another pod":   {facts("r"), nil, listed("a"), []string{"a "}},
-		"all requests":  {facts("r"), &PodFacts{Claims: claims, Containers: uses("a:mine")}, listed("a"), []string{"a mine"}},
-		"its request":   {facts("r"), &PodFacts{Claims: claims, Containers: either}, listed("a", "b"), []string{"a mine"}},
-		"a subrequest": {
-			facts("r/small"), &PodFacts{Claims: claims, Containers: either}, listed("a", "b"),
-			[]string{"a mine"},
-		},
-		"several requests": {
-			facts("r"),
-			&PodFacts{
-				Claims:     claims,
-				Containers: []PodContainer{{Name: "a", Uses: []ClaimUse{{Name: "mine", Request: "s"}, either[0].Uses[0]}}},
-			},
-			listed("a"),
-			[]string{"a mine"},
-		},
-		"another claim's request": {
-			facts("r"), &PodFacts{Claims: named("mine=claim", "other=c2"), Containers: uses("a:other:s")}, listed("a"),
-			[]string{"a mine"},
-		},
-		"request of unknown claim": {
-			nil, &PodFacts{Claims: claims, Containers: uses("a:mine:s")}, listed("a"),
-			[]string{"a mine"},
-		},
-		"no container's": {
-			facts("r"), &PodFacts{Claims: claims, Containers: uses("a:mine:s", "b:mine:s")}, listed("a", "b"),
-			nil,
-		},
-		"named by the claim": {facts("r"), &PodFacts{Claims: named("other=", "mine=")}, listed("a"), []string{"a mine"}},
-		"the only one":       {nil, &PodFacts{Claims: named("known=c2", "mine=")}, listed("a"), []string{"a mine"}},
-		"one of two":         {nil, &PodFacts{Claims: named("other=", "mine=")}, listed("a"), []string{"a "}},
-		"extended resource": {
-			facts("c-0-r-0"), &PodFacts{ExtendedClaim: "claim", ExtendedUses: uses("a::c-0-r-0", "b::c-1-r-0")},
-			listed("a", "b"),
-			[]string{"a "},
-		},
-		"extended, and a template's": {
-			facts("c-0-r-0"),
-			&PodFacts{Claims: named("mine2="), ExtendedClaim: "claim", ExtendedUses: uses("a::c-0-r-0")}, listed("a"),
-			[]string{"a "},
-		},
-		"ending, and still listed": {facts("r"), &PodFacts{Local: true, Final: true}, listed("a"), []string{"a "}},
-		"ended":                    {facts("r"), &PodFacts{Final: true}, listed("a"), nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			given := []Allocation{{Claim: claim, Device: device, Holders: tt.listed}}
-			node := world{listed: given, claims: tt.claims}
-			if tt.pod != nil {
-				tt.pod.Pod, tt.pod.UID = pod, "uid-pod"
-				node.pods = []PodFacts{*tt.pod}
-			}
-			before := cmp.Diff([]Allocation{{Claim: claim, Device: device, Holders: tt.listed}}, given)
-			var got []string
-			for _, a := range node.holdings().Allocations {
-				expect.That(t, a.Admin == (tt.claims != nil) && (a.ClaimUID == "claim-uid") == (tt.claims != nil),
-					"facts of %+v", a)
-				for _, h := range a.Holders {
-					got = append(got, h.Container+" "+h.ClaimName)
-				}
-			}
-			expect.Equal(t, "", tt.want, got)
-			expect.Is(t, cmp.Diff([]Allocation{{Claim: claim, Device: device, Holders: tt.listed}}, given), before,
-				"the input changed")
-		})
-	}
-}
-
-// A pod that is ending by the kubelet holds the listed devices until its claim has been read again
-// and is no longer reserved for it.
-func TestEndingPodHoldsWhileReserved(t *testing.T) {
-	pod, claim, device := podNamed("pod"), Claim{Namespace: "ns", Name: "claim"}, deviceNamed("a")
-	since := second(20)
-	for name, tc := range map[string]struct {
-		read     time.Time
-		reserved map[string]string
-		other    bool
-		want     int
-	}{
-		"the claim is unknown":           {want: 1},
-		"read before the end, reserved":  {read: since.Add(-time.Second), reserved: map[string]string{"u1": "pod"}, want: 1},
-		"read before the end, not":       {read: since.Add(-time.Second), want: 1},
-		"read after the end, reserved":   {read: since.Add(time.Second), reserved: map[string]string{"u1": "pod"}, want: 1},
-		"read after the end, a group's":  {read: since.Add(time.Second), other: true, want: 1},
-		"read after the end, another's":  {read: since.Add(time.Second), reserved: map[string]string{"u2": "pod"}, want: 0},
-		"read after the end, not at all": {read: since.Add(time.Second), want: 0},
-	} {
-		node := world{
-			listed: []Allocation{{Claim: claim, Device: device, Holders: []Holder{{Pod: pod, Container: "c"}}}},
-			claims: map[Claim]ClaimFacts{claim: {Read: tc.read, Reserved: tc.reserved, ReservedOther: tc.other}},
-			pods:   []PodFacts{{Pod: pod, UID: "u1", Started: true, Local: true}},
-		}
-		got := node.ending(20, 0).holdings().Allocations
-		expect.That(t, countHolders(got) == tc.want, "%s: %d holders, want %d", name, countHolders(got), tc.want)
 	}
 }

@@ -3,6 +3,7 @@ package holders
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -225,6 +226,14 @@ func TestOldReservationNamesNoDeletedPod(t *testing.T) {
 		deleted(3, "old").answers(4, "a").hold("")
 }
 
+// The only claim that the kubelet lists for a pod has the pod's only unknown name.
+func TestNameOfTheOnlyClaim(t *testing.T) {
+	for claims, want := range map[string]string{"mine=": "mine", "known=c2 mine=": "mine", "other= mine=": ""} {
+		got := world{}.list("c", "a", "p/main").pod("p", PodFacts{Claims: named(strings.Fields(claims)...)}).holdings()
+		expect.Is(t, got.Allocations[0].Holders[0].ClaimName, want, "%s: its name", claims)
+	}
+}
+
 // A static pod comes back with its UID after a late event and the removal of its cgroup had ended
 // it. So does one whose deletion is the first news of it.
 func TestStaticPodComesBackAfterItsCgroup(t *testing.T) {
@@ -243,20 +252,6 @@ func TestSameAnswerAfterAPodHadEnded(t *testing.T) {
 	again.Asked = second(5)
 	s.answered(answer).NotAnswered(map[string]podresources.CgroupState{"old": podresources.CgroupGone}, second(3))
 	s.hold().deleted(4, "old").changed(4, podOf("a", "new")).answered(&again).hold("new")
-}
-
-// The hold of a pod that the API reports while the kubelet does not answer began when its object
-// arrived, not at the kubelet's last answer.
-func TestHoldBeginsWithItsPodAtTheEarliest(t *testing.T) {
-	var dates Dates
-	s := newStory(t).answers(1)
-	view := func(now int) []string {
-		held, signs := s.Holds(second(now), second(now-1))
-		return intervals(dates.Date(held.Allocations, signs, second(now)))
-	}
-	view(1)
-	s.changed(20, usesClaim(waits(podOf("a", "uid")), "c")).reserves(21, "c", "gpu-a", "uid")
-	expect.Equal(t, "", []string{"gpu-a a [20000, -)"}, view(21))
 }
 
 // A hold that comes back does not begin before its previous end, even if an earlier sign exists and

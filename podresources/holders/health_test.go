@@ -29,93 +29,57 @@ func TestHealth(t *testing.T) {
 	claimed := func(device string, cdi ...string) Allocation {
 		return Allocation{Claim: Claim{Namespace: "ns", Name: "c"}, Device: deviceNamed(device), CDI: cdi}
 	}
-	given := func(resource, id string) Allocation {
-		return Allocation{Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: resource, Device: id}}
-	}
-	said := func(resource, id string, h driver.HealthStatus) DeviceHealth {
+	plugin := Allocation{Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"}}
+	good, bad, unknown := driver.HealthGood, driver.HealthBad, driver.HealthUnknown
+	says := func(resource, id string, h driver.HealthStatus) DeviceHealth {
 		return DeviceHealth{Resource: resource, ID: id, Health: h}
 	}
-	pod := func(health ...DeviceHealth) PodFacts { return PodFacts{Health: health} }
 	for name, tc := range map[string]struct {
-		allocation Allocation
-		other      Allocation
-		pods       []PodFacts
-		deleted    string // a pod's UID
-		want       driver.HealthStatus
+		of, other Allocation
+		says      []DeviceHealth // each in the status of another pod
+		final     bool           // these pods have ended
+		deleted   string         // one of them: a, b, ...
+		want      driver.HealthStatus
 	}{
-		"nothing is said": {allocation: claimed("a", "x"), pods: []PodFacts{pod()}},
-		"by CDI name": {
-			allocation: claimed("a", "x", "y"),
-			pods:       []PodFacts{pod(said("claim:c", "x", driver.HealthGood))}, want: driver.HealthGood,
-		},
-		"by the first name only": {
-			allocation: claimed("a", "x", "y"),
-			pods:       []PodFacts{pod(said("claim:c", "y", driver.HealthGood))},
-		},
-		"of a request": {
-			allocation: claimed("a", "x"), pods: []PodFacts{pod(said("claim:c/r", "x", driver.HealthBad))},
-			want: driver.HealthBad,
-		},
-		"without a CDI name": {
-			allocation: claimed("a"), pods: []PodFacts{pod(said("claim:c", "d/p/a", driver.HealthGood))},
-			want: driver.HealthGood,
-		},
+		"nothing is said":         {of: claimed("a", "x")},
+		"by CDI name":             {of: claimed("a", "x", "y"), says: []DeviceHealth{says("claim:c", "x", good)}, want: good},
+		"by the first name only":  {of: claimed("a", "x", "y"), says: []DeviceHealth{says("claim:c", "y", good)}},
+		"of a request":            {of: claimed("a", "x"), says: []DeviceHealth{says("claim:c/r", "x", bad)}, want: bad},
+		"without a CDI name":      {of: claimed("a"), says: []DeviceHealth{says("claim:c", "d/p/a", good)}, want: good},
+		"of a pod that has ended": {of: claimed("a", "x"), says: []DeviceHealth{says("claim:c", "x", bad)}, final: true},
+		"of a pod that is gone":   {of: claimed("a", "x"), says: []DeviceHealth{says("claim:c", "x", bad)}, deleted: "a"},
 		"the worst of two pods": {
-			allocation: claimed("a", "x"),
-			pods:       []PodFacts{pod(said("claim:c", "x", driver.HealthBad)), pod(said("claim:c", "x", driver.HealthUnknown))},
-			want:       driver.HealthBad,
+			of: claimed("a", "x"), says: []DeviceHealth{says("claim:c", "x", bad), says("claim:c", "x", unknown)}, want: bad,
 		},
 		"unknown, and healthy": {
-			allocation: claimed("a", "x"),
-			pods:       []PodFacts{pod(said("claim:c", "x", driver.HealthGood), said("claim:d", "x", driver.HealthUnknown))},
-			want:       driver.HealthUnknown,
-		},
-		"of a pod that has ended": {
-			allocation: claimed("a", "x"),
-			pods:       []PodFacts{{Final: true, Health: []DeviceHealth{said("claim:c", "x", driver.HealthBad)}}},
-		},
-		"of a pod that is gone": {
-			allocation: claimed("a", "x"), deleted: "a",
-			pods: []PodFacts{pod(said("claim:c", "x", driver.HealthBad))},
+			of: claimed("a", "x"), says: []DeviceHealth{says("claim:c", "x", good), says("claim:d", "x", unknown)},
+			want: unknown,
 		},
 		"a name of two devices": {
-			allocation: claimed("a", "x"), other: claimed("b", "x"),
-			pods: []PodFacts{pod(said("claim:c", "x", driver.HealthGood))},
+			of: claimed("a", "x"), other: claimed("b", "x"), says: []DeviceHealth{says("claim:c", "x", good)},
 		},
 		"two claims on a device": {
-			allocation: claimed("a", "x"), other: claimed("a", "y"),
-			pods: []PodFacts{pod(said("claim:c", "y", driver.HealthBad))}, want: driver.HealthBad,
+			of: claimed("a", "x"), other: claimed("a", "y"), says: []DeviceHealth{says("claim:c", "y", bad)}, want: bad,
 		},
-		"of a device plugin": {
-			allocation: given("nvidia.com/gpu", "GPU-1"),
-			pods:       []PodFacts{pod(said("nvidia.com/gpu", "GPU-1", driver.HealthBad))}, want: driver.HealthBad,
-		},
-		"of another resource": {
-			allocation: given("nvidia.com/gpu", "GPU-1"),
-			pods:       []PodFacts{pod(said("amd.com/gpu", "GPU-1", driver.HealthBad))},
-		},
-		"a plugin's, not a CDI": {
-			allocation: claimed("a", "x"),
-			pods:       []PodFacts{pod(said("nvidia.com/gpu", "x", driver.HealthBad))},
-		},
+		"of a device plugin":    {of: plugin, says: []DeviceHealth{says("nvidia.com/gpu", "GPU-1", bad)}, want: bad},
+		"of another resource":   {of: plugin, says: []DeviceHealth{says("amd.com/gpu", "GPU-1", bad)}},
+		"a plugin's, not a CDI": {of: claimed("a", "x"), says: []DeviceHealth{says("nvidia.com/gpu", "x", bad)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var node world
-			for i, p := range tc.pods {
-				p.UID = string(rune('a' + i))
-				p.Pod = Pod{Namespace: "ns", Name: p.UID}
-				node.pods = append(node.pods, p)
+			for i, h := range tc.says {
+				pod := PodFacts{UID: string(rune('a' + i)), Final: tc.final, Health: []DeviceHealth{h}}
+				pod.Pod = podNamed(pod.UID)
+				node.pods = append(node.pods, pod)
 			}
 			if tc.deleted != "" {
 				node = node.then(func(b *Book) { b.PodDeleted(tc.deleted, second(20)) })
 			}
-			tc.allocation.Holders = []Holder{{Pod: Pod{Namespace: "ns", Name: "holder"}}}
-			tc.other.Holders = tc.allocation.Holders
-			node.listed = []Allocation{tc.allocation, tc.other}
+			tc.of.Holders = []Holder{{Pod: podNamed("holder")}}
+			tc.other.Holders = tc.of.Holders
+			node.listed = []Allocation{tc.of, tc.other}
 			for _, a := range node.holdings().Allocations {
-				if a.Device == tc.allocation.Device && a.Health != tc.want {
-					t.Errorf("got %q, want %q", a.Health, tc.want)
-				}
+				expect.That(t, a.Device != tc.of.Device || a.Health == tc.want, "got %q, want %q", a.Health, tc.want)
 			}
 		})
 	}

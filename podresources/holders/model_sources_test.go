@@ -173,7 +173,8 @@ type observer struct {
 func newObserver(w *truth, by way, visits map[[2]int]int) *observer {
 	o := &observer{
 		truth: w, way: by, visits: visits, seen: map[string]time.Duration{}, deleted: map[string]bool{},
-		signs: map[string]bool{}, lost: map[podresources.Pod]bool{}, reads: map[string]*read{}, tick: -time.Second, stale: true,
+		signs: map[string]bool{}, lost: map[podresources.Pod]bool{}, reads: map[string]*read{},
+		tick: -tickOfModel, stale: true,
 	}
 	o.book = holders.NewBook(graceOfModel, o.hint)
 	o.asker = holders.Asker{Lister: o, Limiter: &podresources.Limiter{}, Book: o.book, Now: w.time}

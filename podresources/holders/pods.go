@@ -129,10 +129,11 @@ func (p *pod) learnNames(from *podresources.PodFacts) {
 }
 
 // PodsListed processes a complete list of the pods that are bound to the node, from the kubelet
-// (local) or from the API server. A pod that a list of the API server lacks was deleted. The kubelet's own list may be incomplete, for example after a restart: for a pod
-// that it lacks, its PodResources answers decide, and the pod is forgotten if a conclusive answer
-// lacks it too. A pod that is over is remembered for keepDeleted: the API server may report it as
-// running long after the kubelet has forgotten it.
+// (local) or from the API server. A pod that a list of the API server lacks was deleted. The
+// kubelet's own list may be incomplete, for example after a restart: for a pod that it lacks, its
+// PodResources answers decide, and the pod is forgotten if a conclusive answer lacks it too. A pod
+// that is over is remembered for keepDeleted: the API server may report it as running long after
+// the kubelet has forgotten it.
 func (b *Book) PodsListed(pods []podresources.PodFacts, local bool, asked time.Time) {
 	b.update(func(e *Evidence) bool {
 		b.podsSeen = driver.Later(b.podsSeen, asked)
@@ -165,12 +166,13 @@ func (b *Book) PodsListed(pods []podresources.PodFacts, local bool, asked time.T
 	})
 }
 
-// setPod processes a new object of a pod. A deleted pod comes back only with a list.
-func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
+// setPod processes a new object of a pod. A deleted pod comes back only with a list. It reports
+// whether what the pod holds may have changed, and whether the pod is new or has started.
+func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) (held, appeared bool) {
 	p := e.pods[facts.UID]
 	isNew := p == nil
 	if isNew && len(e.pods) >= 2*maxPods || !isNew && p.state == Deleted {
-		return
+		return false, false
 	}
 	if isNew {
 		p = &pod{seen: at, since: at}
@@ -207,6 +209,7 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
 			Doubt: podresources.Doubt{Early: roundedDown},
 		}, e.asked)
 	}
+	return isNew || p.state != was.state || p.Running != was.Running, isNew || facts.Started && !was.Started
 }
 
 // listPod records that an answer lists a pod. A static pod may be started again with the same UID,
@@ -229,9 +232,9 @@ func (e *Evidence) identify(name podresources.Pod, uid string) {
 	}
 }
 
-// replace marks the pods that a new pod with their name replaces, and an ending pod that an existing
-// one replaces. A running pod is never replaced: creation times are from the API server's clock,
-// which may have been set back.
+// replace marks the pods that a new pod with their name replaces, and an ending pod that an
+// existing one replaces. A running pod is never replaced: creation times are from the API server's
+// clock, which may have been set back.
 func (e *Evidence) replace(p *pod, isNew bool, at time.Time) {
 	for _, uid := range e.named[p.Pod] {
 		other := e.pods[uid]
@@ -393,16 +396,6 @@ func newerPod(a, b *pod) bool {
 	return cmp.Or(a.Created.Compare(b.Created), a.seen.Compare(b.seen), strings.Compare(a.UID, b.UID)) > 0
 }
 
-// dropNominated forgets pods that were not bound to the node within keepNominated after the end of
-// their nomination.
-func (e *Evidence) dropNominated(now time.Time) {
-	for uid, p := range e.pods {
-		if p.state == Waiting && !p.left.IsZero() && now.Sub(p.left) >= keepNominated {
-			e.drop(uid)
-		}
-	}
-}
-
 // endedUID is the UID, from files of the node, of a pod that has ended. The next pod with its name
 // may be listed before there are files of it.
 type endedUID struct {
@@ -411,32 +404,10 @@ type endedUID struct {
 	at      time.Time
 }
 
-// uidListed returns the UID that a listed pod had when it was listed.
-func (e *Evidence) uidListed(name podresources.Pod, l *listedPod) string {
-	if l.uid != "" {
-		return l.uid
-	}
-	return e.uidOf(name)
-}
-
-// endUID remembers the UID of a pod without a known object that has ended. A static pod may be
-// started again with its UID.
-func (e *Evidence) endUID(name podresources.Pod, of endedUID) {
-	if of.uid != "" && !podresources.IsStaticUID(of.uid) && len(e.ended) < maxPods {
-		e.ended[name] = of
-	}
-}
-
-// isEnded reports whether the UID that files have for a listed pod is that of an earlier pod with
-// its name.
-func (e *Evidence) isEnded(a *Answer, name podresources.Pod) bool {
-	of, known := e.ended[name]
-	return known && of.uid == a.UIDs[name] && (of.kubelet == "" || of.kubelet == a.Kubelet)
-}
-
 // uidAnswered returns the UID of a pod that an answer lists, "" if it is unknown.
 func (e *Evidence) uidAnswered(a *Answer, name podresources.Pod) string {
-	if uid := a.UIDs[name]; uid != "" && !e.isEnded(a, name) {
+	of := e.ended[name] // the UID that files have may still be that of the pod before
+	if uid := a.UIDs[name]; uid != "" && (uid != of.uid || of.kubelet != "" && of.kubelet != a.Kubelet) {
 		return uid
 	}
 	uid := e.uidOf(name)
@@ -444,20 +415,13 @@ func (e *Evidence) uidAnswered(a *Answer, name podresources.Pod) string {
 	if p.recreated(a.Asked) {
 		return ""
 	}
-	if p != nil && p.seen.After(a.Asked) {
-		return e.uidBefore(p, a.Asked)
+	if p != nil && p.seen.After(a.Asked) { // the answer may have the pod that had the name before
+		before := e.newest(p.Pod, func(other *pod) bool {
+			return !other.seen.After(a.Asked) && (!other.state.over() || other.over.After(a.Asked))
+		})
+		if before != nil {
+			return before.UID
+		}
 	}
 	return uid
-}
-
-// uidBefore returns the UID of the pod that had p's name when an answer was requested, before p was
-// seen. If no such pod is known, it is p's UID.
-func (e *Evidence) uidBefore(p *pod, asked time.Time) string {
-	before := e.newest(p.Pod, func(other *pod) bool {
-		return !other.seen.After(asked) && (!other.state.over() || other.over.After(asked))
-	})
-	if before == nil {
-		before = p
-	}
-	return before.UID
 }

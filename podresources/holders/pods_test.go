@@ -4,12 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"pgregory.net/rapid"
-
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
-	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func podNamed(name string) Pod { return Pod{Namespace: "ns", Name: name} }
@@ -62,33 +58,17 @@ func TestPodsOfABook(t *testing.T) {
 func TestDeletedPodStaysDeleted(t *testing.T) {
 	pod := running("a", "1", 0)
 	for name, late := range map[string]func(n *node){
-		"nothing":                     func(*node) {},
 		"a notification":              func(n *node) { n.PodChanged(pod, second(3)) },
-		"its last notification":       func(n *node) { n.PodChanged(ended(pod), second(3)) },
-		"two of them":                 func(n *node) { n.PodChanged(pod, second(3)); n.PodChanged(pod, second(4)) },
-		"its deletion, again":         func(n *node) { n.PodDeleted("1", second(3)); n.PodChanged(pod, second(4)) },
-		"a list of before":            func(n *node) { n.PodsListed([]PodFacts{pod}, true, second(1)) },
 		"a list of the moment itself": func(n *node) { n.PodsListed([]PodFacts{pod}, true, second(2)) },
-		"a list without it, then an event": func(n *node) {
-			n.PodsListed(nil, true, second(3))
-			n.PodChanged(pod, second(4))
-		},
-		"it was nominated": func(n *node) {
-			n.NominatedChanged(PodFacts{Pod: pod.Pod, UID: "1", Nominated: true}, second(3))
-		},
-		"its object is read": func(n *node) { n.PodRead(pod, second(3)) },
 		"the claim is read": func(n *node) {
 			n.ClaimRead(Claim{Namespace: "ns", Name: "claim-gpu-0"}, ClaimFacts{
 				Read: second(3), Reserved: map[string]string{"1": "a"}, Results: []ClaimResult{{Device: deviceNamed("gpu-0")}},
 			})
 		},
-		"a list of another pod":    func(n *node) { n.PodsListed([]PodFacts{running("b", "2", 0)}, true, second(3)) },
-		"ten minutes, and then it": func(n *node) { n.PodDeleted("x", second(600)); n.PodChanged(pod, second(601)) },
 		"deleted before it was known": func(n *node) {
 			n.PodDeleted("2", second(3))
 			n.PodChanged(running("a", "2", 1), second(4))
 		},
-		"the kubelet does not answer": func(n *node) { n.fail(time.Second); n.PodChanged(pod, second(3)) },
 		"the kubelet lists no devices": func(n *node) {
 			n.others = []string{"exporter", "a"}
 			n.answerTo(second(3))
@@ -118,27 +98,6 @@ func TestDeletedPodStaysDeleted(t *testing.T) {
 			n.expect("deleted once more", false, holdings{})
 		})
 	}
-}
-
-// A list that the kubelet made before a pod was gone does not restore the pod's holds. Another pod
-// of the name holds the devices that are listed for it.
-func TestPodIsGoneBeforeTheNextAnswer(t *testing.T) {
-	n := newNode(t)
-	n.uids = map[string]string{"a": "1"}
-	n.PodChanged(running("a", "1", 0), second(0))
-	n.answer(0, held("gpu-0", "a"))
-	n.expect("it runs", false, holdings{"gpu-0": {"a"}})
-	over := running("a", "1", 0)
-	over.Final, over.Local = true, false
-	n.PodChanged(over, second(1))
-	n.expect("it has ended", false, holdings{})
-	n.PodDeleted("1", second(1))
-	n.answer(2*time.Second, held("gpu-0", "a"))
-	n.expect("and is gone, and listed once more", false, holdings{})
-	n.answer(time.Second)
-	n.PodChanged(running("a", "3", 3), second(3))
-	n.answer(time.Second, held("gpu-0", "a"))
-	n.expect("a pod that was recreated under the name", false, holdings{"gpu-0": {"a"}})
 }
 
 // A pod is deleted by force, and the kubelet reports its deletion only after that of the pod that
@@ -201,35 +160,6 @@ func TestReplacedPodHoldsNothing(t *testing.T) {
 	}
 }
 
-// A static pod that is created again from the same manifest has the same UID, and holds the devices
-// that the kubelet lists. So does a static pod whose mirror pod was deleted.
-func TestStaticPodComesBack(t *testing.T) {
-	n := newNode(t)
-	static := running("a", "1", 0)
-	static.Static = true
-	n.PodChanged(static, second(0))
-	n.answer(0, pluginHeld("gpu-0", "a"))
-	n.PodChanged(ended(static), second(1))
-	n.PodDeleted("1", second(1))
-	n.answer(time.Second, pluginHeld("gpu-0", "a"))
-	n.expect("without its mirror pod", false, holdings{"gpu-0": {"a"}})
-	n.PodChanged(static, second(2))
-	n.expect("it comes back", false, holdings{"gpu-0": {"a"}})
-}
-
-// A pod is recreated under its name after a forced deletion: the kubelet sends the old pod's last
-// events after the new pod's first one (KUBELET.md).
-func TestRecreatedPodOutlivesOldEvents(t *testing.T) {
-	n := newNode(t)
-	n.PodChanged(running("a", "old", 0), second(0))
-	n.PodChanged(running("a", "new", 5), second(5))
-	n.PodChanged(ended(running("a", "old", 0)), second(6))
-	n.PodDeleted("old", second(7))
-	expect.Is(t, n.UID(podNamed("a")), "new", "the pod of that name")
-	n.answer(8*time.Second, held("gpu-0", "a"))
-	n.expect("the new pod", false, holdings{"gpu-0": {"a"}})
-}
-
 // A pod that is created under the name of a pod that is gone is the newest one of the name, even if
 // the API server's clock, which determines creation times, was set back in between.
 func TestPodOfTheFuture(t *testing.T) {
@@ -240,53 +170,6 @@ func TestPodOfTheFuture(t *testing.T) {
 	expect.Is(t, n.UID(podNamed("a")), "new", "the pod")
 	n.answer(3*time.Second, held("gpu-0", "a"))
 	n.expect("the new pod", false, holdings{"gpu-0": {"a"}})
-}
-
-// The events of several pods of one name may be mixed in any way that keeps the order of each pod's
-// events. The pod of the name is the one that was created last, and it holds the listed devices
-// until its own deletion.
-func TestNewestPodStays(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		lives := rapid.IntRange(1, 4).Draw(t, "lives")
-		type event func(n *node, at time.Time)
-		left := make([][]event, lives)
-		last := ""
-		for i := range left {
-			pod := running("a", string(rune('a'+(i*5+3)%7)), i) // the order of UIDs is not that of creation
-			last = pod.UID
-			left[i] = []event{
-				func(n *node, at time.Time) { n.PodChanged(pod, at) },
-				func(n *node, at time.Time) { n.PodChanged(ended(pod), at) },
-				func(n *node, at time.Time) { n.PodDeleted(pod.UID, at) },
-			}
-		}
-		left[lives-1] = left[lives-1][:1]
-		n := newNode(nil)
-		started := false
-		for {
-			var rest []int
-			for i := range left {
-				if len(left[i]) > 0 {
-					rest = append(rest, i)
-				}
-			}
-			if len(rest) == 0 {
-				break
-			}
-			i := rapid.SampledFrom(rest).Draw(t, "of")
-			n.now = n.now.Add(time.Second)
-			left[i][0](n, n.now)
-			left[i] = left[i][1:]
-			if started = started || i == lives-1; !started {
-				continue
-			}
-			n.answer(time.Second, held("gpu-0", "a"))
-			got := n.UID(podNamed("a"))
-			must.That(t, got == last, "the pod is %s, want %s", got, last)
-			diff := cmp.Diff(holdings{"gpu-0": {"a"}}, n.held())
-			must.That(t, diff == "", "%v", diff)
-		}
-	})
 }
 
 // A pod is created, runs, ends and is deleted: each change gives a hint, and so does a change of

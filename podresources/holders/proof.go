@@ -1,6 +1,7 @@
 package holders
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -65,9 +66,9 @@ func (e *Evidence) proofOf(by proof, cgroup podresources.CgroupState, since, ask
 // pod, or has listed pods from the API server for kubeletSettles. A restarted kubelet lists nothing
 // at first, then static pods, then the pods that it reads from the API server. If the kubelet
 // process is unknown, it must have listed a pod from the API server. An answer without any pods
-// proves nothing by itself: the exporter runs in a pod of the node. It is proof together with a list
-// of the Pods API that lacks the pod and that was requested after the last answer with the pod, if
-// both answers are from one kubelet process.
+// proves nothing by itself: the exporter runs in a pod of the node. It is proof together with a
+// list of the Pods API that lacks the pod and that was requested after the last answer with the
+// pod, if both answers are from one kubelet process.
 func (e *Evidence) believed(l *listedPod, p *pod, a *Answer) proof {
 	same := l.kubelet == a.Kubelet && a.Kubelet != ""
 	switch {
@@ -92,7 +93,7 @@ func (e *Evidence) knowsPods(asked time.Time) bool {
 // unlistPod processes that an answer lacks a pod that was listed before. It reports whether the pod
 // is kept.
 func (e *Evidence) unlistPod(name podresources.Pod, l *listedPod, a *Answer) (kept bool) {
-	uid := e.uidListed(name, l)
+	uid := cmp.Or(l.uid, e.uidOf(name))
 	p := e.pods[uid]
 	if p != nil && p.state.over() {
 		return false
@@ -130,11 +131,13 @@ func (e *Evidence) endListed(
 		p.gone = found == proofOfCgroup || p.Started && same
 		return
 	}
-	switch {
-	case found == proofOfCgroup:
-		e.endUID(name, endedUID{uid: l.uid, at: at})
-	case same:
-		e.endUID(name, endedUID{uid: l.uid, kubelet: kubelet, at: at})
+	// The next pod of the name may be listed before there are files of it.
+	of := endedUID{uid: l.uid, at: at}
+	if found != proofOfCgroup {
+		of.kubelet = kubelet
+	}
+	if (found == proofOfCgroup || same) && l.uid != "" && !podresources.IsStaticUID(l.uid) && len(e.ended) < maxPods {
+		e.ended[name] = of
 	}
 }
 
@@ -154,8 +157,8 @@ func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
 }
 
 // endUnlisted processes that an answer lists only these pods, with those that are kept. A pod that
-// was not listed before has ended if it was ending, and a listed one if another pod has replaced it.
-// One that the kubelet's own list of pods lacked is forgotten.
+// was not listed before has ended if it was ending, and a listed one if another pod has replaced
+// it. One that the kubelet's own list of pods lacked is forgotten.
 func (e *Evidence) endUnlisted(listed map[podresources.Pod]*listedPod, a *Answer) {
 	for uid, p := range e.pods {
 		var by proof
@@ -191,7 +194,7 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 	}
 	before := len(e.listed)
 	for name, l := range e.listed {
-		uid := e.uidListed(name, l)
+		uid := cmp.Or(l.uid, e.uidOf(name))
 		p := e.pods[uid]
 		over := p != nil && p.state.over() // it holds nothing; the listed pod may be the next one with the name
 		cgroup, known := states[uid]
@@ -220,10 +223,13 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 	e.changed = e.changed || len(e.listed) != before
 }
 
-// unsureOf returns the UIDs of the pods for which the state of the cgroup decides what they hold.
-// answer is an answer that has not been processed yet, or nil. If the kubelet did not answer, these
-// are all listed pods with devices.
-func (e *Evidence) unsureOf(answer *Answer, answered bool) []string {
+// unsure returns the UIDs of the pods for which the state of the cgroup decides what they hold.
+// answer is an answer that has not been processed yet, or nil. If the kubelet did not answer
+// (answered), these are all listed pods with devices.
+func (b *Book) unsure(answer *Answer, answered bool) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := &b.evidence
 	uids := map[string]bool{}
 	for name, l := range e.listed {
 		lacks := !l.unlistedSince.IsZero()
@@ -232,7 +238,7 @@ func (e *Evidence) unsureOf(answer *Answer, answered bool) []string {
 			lacks = !has
 		}
 		if lacks || !answered && l.devices {
-			uids[e.uidListed(name, l)] = true
+			uids[cmp.Or(l.uid, e.uidOf(name))] = true
 		}
 	}
 	for uid, p := range e.pods {
@@ -261,21 +267,21 @@ func (e *Evidence) doubts() (doubts, settled bool) {
 	return doubts, settled
 }
 
-// nextChange returns the time at which the holders or their reasons change without new evidence;
-// zero: never.
-func (e *Evidence) nextChange(now time.Time) time.Time {
-	var next time.Time
-	at := func(t time.Time) {
-		if t.After(now) && (next.IsZero() || t.Before(next)) {
-			next = t
-		}
+// expire forgets pods that were not bound to the node within keepNominated after the end of their
+// nomination. It returns the time at which the holders or their reasons change without new
+// evidence; zero: never.
+func (e *Evidence) expire(now time.Time) (next time.Time) {
+	if over := e.failing.Add(unansweredAfter); !e.failing.IsZero() && over.After(now) {
+		next = over
 	}
-	if !e.failing.IsZero() {
-		at(e.failing.Add(unansweredAfter))
-	}
-	for _, p := range e.pods {
-		if p.state == Waiting && !p.left.IsZero() {
-			at(p.left.Add(keepNominated))
+	for uid, p := range e.pods {
+		over := p.left.Add(keepNominated)
+		switch {
+		case p.state != Waiting || p.left.IsZero():
+		case !over.After(now):
+			e.drop(uid)
+		case next.IsZero() || over.Before(next):
+			next = over
 		}
 	}
 	return next

@@ -59,12 +59,14 @@ func Holds(e *Evidence, now time.Time) Holdings {
 	for i := range rows {
 		r.noteListed(&rows[i])
 	}
+	var said []podresources.DeviceHealth
 	for _, p := range e.pods {
-		if !p.state.over() && (len(p.Claims) > 0 || p.Extended || p.ExtendedClaim != "") {
+		if !p.state.over() {
+			said = append(said, p.Health...)
 			r.usePod(p)
 		}
 	}
-	health := podresources.Health(r.health, rows)
+	health := podresources.Health(slices.Values(said), rows)
 	for i := range rows {
 		r.list(rows[i], health)
 	}
@@ -118,20 +120,6 @@ func (r *resolver) claim(name podresources.Claim) *claimUse {
 		r.uses[name] = c
 	}
 	return c
-}
-
-// health yields the health of devices, from the statuses of pods that are not over.
-func (r *resolver) health(yield func(podresources.DeviceHealth) bool) {
-	for _, p := range r.pods {
-		if p.state.over() {
-			continue
-		}
-		for _, h := range p.Health {
-			if !yield(h) {
-				return
-			}
-		}
-	}
 }
 
 // pod returns the pod of a holder, nil if it is unknown.

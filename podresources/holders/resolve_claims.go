@@ -130,7 +130,7 @@ func (r *resolver) useClaim(p *pod, claim, name string) {
 	c.want(p)
 	unknown := !c.known || stale(&c.ClaimFacts, p)
 	// If it is listed for another pod, the listed devices were given to this one too.
-	if unknown && p.state != Ending && !slices.Contains(r.lists[p.UID], id) && !(p.Started && c.given) {
+	if unknown && p.state != Ending && !slices.Contains(r.lists[p.UID], id) && (!p.Started || !c.given) {
 		r.unresolved[unresolved{UnresolvedClaim, p.UID}] = true
 	}
 }

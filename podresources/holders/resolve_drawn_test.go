@@ -129,31 +129,3 @@ func TestNobodyIsOverlooked(t *testing.T) {
 		}
 	})
 }
-
-// Without the objects of the claims, the holders are those that the kubelet lists. Each holder uses
-// the claim, and each pod with unknown facts is counted.
-func TestNothingIsMadeUp(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		n := drawNode(t)
-		n.claims = nil
-		got, pods := n.holdings(), byUID(n.pods...)
-		rows := podsOf(got.Allocations)
-		for _, row := range podsOf(n.listed) {
-			must.That(t, slices.Contains(rows, row), "%s is listed, and got %v", row, rows)
-		}
-		for _, row := range rows {
-			fields := strings.Fields(row)
-			uses := slices.ContainsFunc(pods["uid-"+fields[2]].Claims,
-				func(c PodClaim) bool { return c.Claim == fields[0] })
-			must.That(t, uses, "%s, and the pod does not use the claim", row)
-		}
-		missing := map[string]bool{}
-		for _, row := range n.truth {
-			if !slices.Contains(rows, row) {
-				missing[strings.Fields(row)[2]] = true
-			}
-		}
-		must.That(t, got.Unresolved[UnresolvedClaim] == len(missing),
-			"%d pods are unresolved, of %v", got.Unresolved[UnresolvedClaim], missing)
-	})
-}

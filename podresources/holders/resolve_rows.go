@@ -7,8 +7,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// listedRows returns the rows that the kubelet lists, with those of kept pods, and the UIDs of their
-// holders.
+// listedRows returns the rows that the kubelet lists, with those of kept pods, and the UIDs of
+// their holders.
 func (e *Evidence) listedRows() []podresources.Allocation {
 	rows := make([]podresources.Allocation, 0, len(e.allocations))
 	for _, a := range e.allocations {

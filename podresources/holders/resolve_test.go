@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
@@ -69,35 +70,14 @@ func TestResolve(t *testing.T) {
 			want:  []string{"c b p/main"},
 			wants: []string{"c"},
 		},
-		"a claim of the pod that no container names": {
-			world: node.claim("c", read, device, "p").pod("p", started(named("mine=c"))),
-			want:  []string{"c a p/"}, wants: []string{"c"},
-		},
 		"a claim of an init container": {
 			world: node.claim("c", read, device, "p").pod("p", started(named("mine=c"), "init:mine")),
 			want:  []string{"c a p/"}, wants: []string{"c"},
-		},
-		"shared by an init container and another pod": {
-			world: node.list("c", "a", "q/main").claim("c", read, device, "p", "q").
-				pod("p", started(named("mine=c"), "init:mine")).pod("q", started(named("mine=c"), "main:mine")),
-			want: []string{"c a p/", "c a q/main"}, wants: []string{"c"},
-		},
-		"the kubelet lists it": {
-			world: node.list("c", "a", "p/main").claim("c", read, device, "p").pod("p", started(named("mine=c"), "main:mine")),
-			want:  []string{"c a p/main"}, wants: []string{"c"},
-		},
-		"the pod waits for its driver": {
-			world: node.claim("c", read, device, "p").pod("p", PodFacts{Claims: named("mine=c"), Containers: uses("main:mine")}),
-			want:  []string{"c a p/ allocated"}, wants: []string{"c"},
 		},
 		"a claim that was deleted while its pod waits for the driver": {
 			world: node.claim("c", deleted, device, "p").
 				pod("p", PodFacts{Claims: named("mine=c"), Containers: uses("main:mine")}),
 			wants: []string{"c"},
-		},
-		"a claim that was deleted while its init container runs": {
-			world: node.claim("c", deleted, device, "p").pod("p", started(named("mine=c"), "init:mine")),
-			want:  []string{"c a p/"}, wants: []string{"c"},
 		},
 		"a claim that was deleted, and the kubelet lists it": {
 			world: node.list("c", "a", "p/main").claim("c", deleted, device, "p").
@@ -134,9 +114,6 @@ func TestResolve(t *testing.T) {
 		"a claim that was read before the pod was there": {
 			world: node.claim("c", stale, device, "q").pod("p", started(named("mine=c"))), wants: []string{"c"},
 			unresolved: map[string]int{UnresolvedClaim: 1},
-		},
-		"nobody knows the claim": {
-			world: node.pod("p", started(named("mine=c"))), wants: []string{"c"}, unresolved: map[string]int{UnresolvedClaim: 1},
 		},
 		"nobody knows the claim, but it is listed for another pod": {
 			world: node.list("c", "a", "q/main").pod("p", started(named("mine=c"))),
@@ -177,12 +154,6 @@ func TestResolve(t *testing.T) {
 				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other:y")),
 			want: []string{"c a p/main", "c b q/main"}, wants: []string{"c"},
 		},
-		"shares of different pods": {
-			world: node.list("c", "a#1", "p/main", "q/main").list("c", "a#2", "p/main", "q/main").
-				claim("c", read, []string{"x:a#1", "y:a#2"}, "p", "q").
-				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other:y")),
-			want: []string{"c a#1 p/main", "c a#2 q/main"}, wants: []string{"c"},
-		},
 		"a kubelet that lists devices without their shares": {
 			world: node.list("c", "a", "p/main", "q/main").claim("c", read, []string{"x:a#1", "y:a#2"}, "p", "q").
 				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other:y")),
@@ -209,6 +180,42 @@ func TestResolve(t *testing.T) {
 				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other")),
 			want:  []string{"c a p/main", "c a q/main", "c b p/main", "c b q/main"},
 			wants: []string{"c"}, unresolved: map[string]int{UnresolvedRequest: 1},
+		},
+		"a subrequest": {
+			world: node.list("c", "a", "p/x", "p/y").claim("c", read, []string{"r/small:a"}, "p").
+				pod("p", started(named("mine=c"), "x:mine:r", "y:mine:s")),
+			want: []string{"c a p/x"}, wants: []string{"c"},
+		},
+		"several requests of one container": {
+			world: node.list("c", "a", "p/main").claim("c", read, device, "p").pod("p", PodFacts{
+				Started: true, Claims: named("mine=c"),
+				Containers: []PodContainer{
+					{Name: "main", Uses: []ClaimUse{{Name: "mine", Request: "s"}, {Name: "mine", Request: "r"}}},
+				},
+			}),
+			want: []string{"c a p/main"}, wants: []string{"c"},
+		},
+		"a request of another claim": {
+			world: node.list("c", "a", "p/main").claim("c", read, device, "p").
+				pod("p", started(named("mine=c", "other=d"), "main:other:s")),
+			want: []string{"c a p/main"}, wants: []string{"c", "d"}, unresolved: map[string]int{UnresolvedClaim: 1},
+		},
+		"extended resources, and a claim of a template": {
+			world: node.list("e", "a", "p/x").claim("e", ClaimFacts{}, []string{"0:a"}, "p").served("p", PodFacts{
+				Started: true, Claims: named("mine="), ExtendedClaim: "e",
+				ExtendedUses: []PodContainer{{Name: "x", Uses: []ClaimUse{{Request: "0"}}}},
+			}),
+			want: []string{"e a p/x"}, wants: []string{"e"}, unresolved: map[string]int{UnresolvedName: 1},
+		},
+		"a pod that ends, whose claim was read before that and not reserved for it": {
+			world: node.list("c", "a", "p/main").claim("c", read, device, "q").
+				pod("p", started(named("mine=c"))).ending(25, 0),
+			want: []string{"c a p/main"}, wants: []string{"c"},
+		},
+		"a pod that ends, whose claim is reserved for a group": {
+			world: node.list("c", "a", "p/main").claim("c", ClaimFacts{Read: second(20), ReservedOther: true}, device).
+				pod("p", started(named("mine=c"))).ending(15, 0),
+			want: []string{"c a p/main"}, wants: []string{"c"},
 		},
 		"extended resources, told": {
 			world: node.list("e", "a", "p/x", "p/y").list("e", "b", "p/x", "p/y").claim("e", ClaimFacts{Extended: true},
@@ -291,20 +298,10 @@ func TestResolve(t *testing.T) {
 				pod("p", started(named("mine=c"))).ending(15, 0),
 			listed: []string{"p"}, wants: []string{"c"},
 		},
-		"a pod that is gone": {
-			world: node.list("c", "a", "p/main").claim("c", read, device, "p").pod("p", started(named("mine=c"))).
-				then(func(b *Book) { b.PodDeleted("uid-p", second(30)) }),
-			wants: []string{"c"},
-		},
-		"a pod that has ended": {
-			world: node.list("c", "a", "p/main").claim("c", read, device, "p").
-				served("p", PodFacts{Started: true, Final: true, Claims: named("mine=c")}),
-			wants: []string{"c"},
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := tc.world
-			node.also, node.gone = tc.listed, map[string]bool{tc.exited: true}
+			node.also, node.gone = tc.listed, map[string]podresources.CgroupState{tc.exited: podresources.CgroupGone}
 			before := fmt.Sprintf("%+v", node.listed)
 			got := node.holdings()
 			expect.Equal(t, "holds", tc.want, holds(got.Allocations))
@@ -345,40 +342,6 @@ func TestConflictWithAdminAccess(t *testing.T) {
 		expect.That(t, a.Admin, "%s: no admin access", a.Device.Device)
 	}
 	expect.Is(t, len(got.Allocations), 2, "devices")
-}
-
-// A hundred pods share a claim of 32 devices, the largest claim that a node can have. Half of them
-// use it only in an init container.
-func BenchmarkResolve(b *testing.B) {
-	var node world
-	var results, pods, containers []string
-	for d := range 32 {
-		results = append(results, fmt.Sprint("r:gpu-", d))
-	}
-	for p := range 100 {
-		name := fmt.Sprint("pod-", p)
-		pods = append(pods, name)
-		facts := PodFacts{
-			Started: true, Running: 1, Claims: named("mine=c"), Containers: uses("main:mine"),
-		}
-		if p%2 == 0 {
-			facts.Containers = uses("init:mine")
-		} else {
-			containers = append(containers, name+"/main", name+"/side")
-		}
-		node = node.pod(name, facts)
-	}
-	node = node.claim("c", ClaimFacts{Read: second(20)}, results, pods...)
-	for d := range 32 {
-		node = node.list("c", fmt.Sprint("gpu-", d), containers...)
-	}
-	book := node.book()
-	b.ReportAllocs()
-	for b.Loop() {
-		if got := Holds(&book.evidence, second(31)); len(got.Allocations) != 32 {
-			b.Fatal(len(got.Allocations))
-		}
-	}
 }
 
 // A conflict is logged once, when it has lasted for a while, and again when it occurs again.

@@ -10,45 +10,28 @@ import (
 // A pod whose containers have not started is requested immediately if the kubelet will never list
 // one of its claims, and otherwise after a while.
 func TestWhenPodsAreLookedUp(t *testing.T) {
-	template := []PodClaim{{Name: "a"}, {Name: "b"}}
-	container := func(name string, listed bool, claims ...string) PodContainer {
-		c := PodContainer{Name: name, Listed: listed}
+	names := func(claims ...string) (uses []ClaimUse) {
 		for _, claim := range claims {
-			c.Uses = append(c.Uses, ClaimUse{Name: claim})
+			uses = append(uses, ClaimUse{Name: claim})
 		}
-		return c
+		return uses
 	}
+	both, later := named("a=", "b="), second(15)
 	for name, tc := range map[string]struct {
-		pod  PodFacts
-		want time.Time
+		claims     []PodClaim
+		main, init []ClaimUse
+		started    bool
+		want       time.Time
 	}{
-		"a container names both": {
-			PodFacts{Claims: template, Containers: []PodContainer{container("main", true, "a", "b")}},
-			second(15),
-		},
-		"it has started": {
-			PodFacts{
-				Claims: template, Started: true,
-				Containers: []PodContainer{container("main", true, "a", "b")},
-			},
-			time.Time{},
-		},
-		"an init container names one": {PodFacts{Claims: template, Containers: []PodContainer{
-			container("init", false, "b"), container("main", true, "a"),
-		}}, time.Time{}},
-		"no container names one": {
-			PodFacts{Claims: template, Containers: []PodContainer{container("main", true, "a")}},
-			time.Time{},
-		},
-		"one has a name": {
-			PodFacts{
-				Claims:     []PodClaim{{Name: "a"}, {Name: "b", Claim: "c"}},
-				Containers: []PodContainer{container("main", true, "a")},
-			},
-			second(15),
-		},
+		"a container names both":      {claims: both, main: names("a", "b"), want: later},
+		"it has started":              {claims: both, main: names("a", "b"), started: true},
+		"an init container names one": {claims: both, main: names("a"), init: names("b")},
+		"no container names one":      {claims: both, main: names("a")},
+		"one has a name":              {claims: named("a=", "b=c"), main: names("a"), want: later},
 	} {
-		got := world{}.pod("p", tc.pod).holdings().Wanted.Pods
+		got := world{}.pod("p", PodFacts{Claims: tc.claims, Started: tc.started, Containers: []PodContainer{
+			{Name: "init", Uses: tc.init}, {Name: "main", Uses: tc.main, Listed: true},
+		}}).holdings().Wanted.Pods
 		expect.That(t, len(got) == 1 && got[0].NotBefore.Equal(tc.want), "%s: %v, want one not before %v", name, got, tc.want)
 	}
 }

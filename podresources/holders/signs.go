@@ -57,20 +57,6 @@ func (c *changeTimes) of(uid string, cdi []string, gone bool) (out []*podresourc
 	return out
 }
 
-// notBefore returns a time before which the hold did not begin, zero if there is none. A hold that
-// is known only from objects, or whose pod is watched, did not begin before the pod's first object
-// arrived. If that was while the kubelet answered, it is the At of the second call.
-func (c *changeTimes) notBefore(given *podresources.Hold) time.Time {
-	switch {
-	case !given.From.IsZero() || !c.Watched:
-		return given.From
-	case given.Wanted.After(c.until):
-		return c.until
-	default:
-		return given.Wanted
-	}
-}
-
 // began returns when the hold began, with the possible error. Without a sign, it is not before
 // seen, the time of the pod's first object, which may be later than the kubelet's last answer.
 func (c *changeTimes) began(
@@ -95,7 +81,7 @@ func (c *changeTimes) began(
 		}
 	}
 	if !last.IsZero() && last.Equal(sign) {
-		return last, podresources.Doubt{Early: max(signDoubt, doubt.Early), Late: max(signDoubt, doubt.Late)}
+		return last, doubtOf(doubt)
 	}
 	from := last
 	switch {
@@ -116,10 +102,8 @@ func (c *changeTimes) began(
 func (c *changeTimes) ended(
 	a *podresources.Allocation, holder *podresources.Holder,
 ) (time.Time, podresources.Doubt) {
-	if change := c.gone(a, holder.UID); change != nil {
-		return change.At, podresources.Doubt{
-			Early: max(signDoubt, change.Doubt.Early), Late: max(signDoubt, change.Doubt.Late),
-		}
+	if ends := c.ends(a, holder.UID); len(ends) > 0 {
+		return ends[0].At, doubtOf(ends[0].Doubt)
 	}
 	to := c.until
 	switch left := holder.Hold.Left; {
@@ -131,25 +115,14 @@ func (c *changeTimes) ended(
 	return to, podresources.Doubt{Early: to.Sub(c.after), Late: c.until.Sub(to)}
 }
 
-// gone returns the first sign of the end of a pod's hold, nil if there is none.
-func (c *changeTimes) gone(a *podresources.Allocation, uid string) *podresources.Change {
-	for _, change := range c.of(uid, a.CDI, true) {
-		if c.within(change.At) {
-			return change
-		}
-	}
-	return nil
+// ends returns the signs of the end of a pod's hold.
+func (c *changeTimes) ends(a *podresources.Allocation, uid string) []*podresources.Change {
+	return slices.DeleteFunc(c.of(uid, a.CDI, true), func(change *podresources.Change) bool { return !c.within(change.At) })
 }
 
-// left returns the last time at which the pod's processes or the claim's CDI spec disappeared, zero
-// if they did not.
-func (c *changeTimes) left(a *podresources.Allocation, holder *podresources.Holder) (last time.Time) {
-	for _, change := range c.of(holder.UID, a.CDI, true) {
-		if c.within(change.At) {
-			last = change.At
-		}
-	}
-	return last
+// doubtOf returns the possible error of the time of a sign.
+func doubtOf(sign podresources.Doubt) podresources.Doubt {
+	return podresources.Doubt{Early: max(signDoubt, sign.Early), Late: max(signDoubt, sign.Late)}
 }
 
 // prepared returns when the devices of a hold were prepared, which this call is the first to have

@@ -165,14 +165,3 @@ func TestTransitions(t *testing.T) {
 		}
 	}
 }
-
-// Every state has a different name, and the states of ended pods are the last.
-func TestStates(t *testing.T) {
-	names := map[string]bool{}
-	for s := range numStates {
-		expect.That(t, s.String() != "" && !names[s.String()], "state %d is called %q", s, s)
-		names[s.String()] = true
-		expect.That(t, s.over() == (s == Ended || s == Deleted), "%v is over: %v", s, s.over())
-	}
-	expect.That(t, numStates.String() == "", "a state that is none is called %q", numStates)
-}

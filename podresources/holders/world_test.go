@@ -1,6 +1,7 @@
 package holders
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,9 +19,9 @@ type world struct {
 	claims map[Claim]ClaimFacts
 	pods   []PodFacts
 	events []func(b *Book)
-	also   []string        // pods that the kubelet lists without devices
-	gone   map[string]bool // UIDs whose cgroups are gone
-	uids   map[Pod]string  // of listed pods, by files; nil: each has the UID uid-NAME
+	also   []string                            // pods that the kubelet lists without devices
+	gone   map[string]podresources.CgroupState // by UID
+	uids   map[Pod]string                      // of listed pods, by files; nil: each has the UID uid-NAME
 }
 
 func deviceNamed(name string) driver.ID { return driver.ID{Driver: "d", Pool: "p", Device: name} }
@@ -83,46 +84,29 @@ func (w world) then(event func(b *Book)) world {
 	return w
 }
 
-// book returns a book with all this evidence, and holdings returns its result.
-func (w world) book() *Book {
-	b := NewBook(grace, nil)
+// holdings returns who holds what by all this evidence.
+func (w world) holdings() Holdings {
+	n := newNode(nil)
 	for _, p := range w.pods {
-		b.PodChanged(p, second(10))
+		n.PodChanged(p, second(10))
 	}
 	for claim, facts := range w.claims {
-		b.ClaimRead(claim, facts)
+		n.ClaimRead(claim, facts)
 	}
 	for _, event := range w.events {
-		event(b)
+		event(n.Book)
 	}
-	a := Answer{Asked: second(31), Kubelet: "1", Pods: map[Pod]struct{}{}, Allocations: w.listed}
+	n.others, n.states, n.uids = w.also, w.gone, map[string]string{}
 	for i := range w.listed {
 		for _, h := range w.listed[i].Holders {
-			a.Pods[h.Pod] = struct{}{}
+			n.uids[h.Pod.Name] = "uid-" + h.Pod.Name
+			if w.uids != nil {
+				n.uids[h.Pod.Name] = cmp.Or(w.uids[h.Pod], unknownUID)
+			}
 		}
 	}
-	for _, name := range w.also {
-		a.Pods[Pod{Namespace: "ns", Name: name}] = struct{}{}
-	}
-	a.UIDs = map[Pod]string{}
-	for _, pod := range b.unidentified(a.Pods) {
-		a.UIDs[pod] = "uid-" + pod.Name
-		if w.uids != nil {
-			a.UIDs[pod] = w.uids[pod]
-		}
-	}
-	a.Cgroups = map[string]podresources.CgroupState{}
-	for _, uid := range b.unsure(&a, true) {
-		if w.gone[uid] {
-			a.Cgroups[uid] = podresources.CgroupGone
-		}
-	}
-	b.Answered(&a)
-	return b
-}
-
-func (w world) holdings() Holdings {
-	held, _ := w.book().Holds(second(31), time.Time{})
+	n.answerTo(second(31), w.listed...)
+	held, _ := n.Holds(second(31), time.Time{})
 	return held
 }
 
@@ -143,15 +127,6 @@ func holds(allocations []Allocation) []string {
 		}
 	}
 	slices.Sort(out)
-	return out
-}
-
-// byUID returns the pods by UID.
-func byUID(pods ...PodFacts) map[string]PodFacts {
-	out := map[string]PodFacts{}
-	for _, p := range pods {
-		out[p.UID] = p
-	}
 	return out
 }
 

@@ -180,12 +180,7 @@ func TestFaults(t *testing.T) {
 				c.Put(kubetest.Slices, sliceJSON("mine", onNode1, "a"))
 				c.Put(kubetest.Claims, claimJSON("c", "a"))
 				c.Put(kubetest.Pods, podJSON("pod", "node1", "Running"))
-				c.Fail(func(resource string, _ bool) kubetest.Fault {
-					if resource == "" && fault != kubetest.Hang {
-						return kubetest.None
-					}
-					return fault
-				})
+				c.Fail(func(string, bool) kubetest.Fault { return fault })
 				c.want(allocation("c", "a", "pod"))
 				c.follow(t)
 				time.Sleep(30 * time.Second)

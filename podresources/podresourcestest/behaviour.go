@@ -3,7 +3,6 @@ package podresourcestest
 import (
 	"bytes"
 	"context"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -27,18 +26,6 @@ func Full() Behaviour {
 
 // Empty answers successfully without pods, as a kubelet that has just started.
 func Empty() Behaviour { return Malformed(nil) }
-
-// Slow gives the full answer after d.
-func Slow(d time.Duration) Behaviour {
-	return func(ctx context.Context, full []byte) ([]byte, error) {
-		select {
-		case <-ctx.Done():
-			return nil, status.FromContextError(ctx.Err()).Err()
-		case <-time.After(d):
-			return full, nil
-		}
-	}
-}
 
 // Hang does not answer until the caller cancels the call or the kubelet is stopped.
 func Hang() Behaviour {

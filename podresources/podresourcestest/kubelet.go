@@ -32,23 +32,15 @@ const maxCallTimes = 4096
 type Kubelet struct {
 	limiter *rate.Limiter
 
-	mu        sync.Mutex
-	answer    []byte
-	offered   *v1.AllocatableResourcesResponse // nil: GetAllocatableResources is not served
-	script    []Step
-	scripted  time.Time // when script began
-	calls     int
-	callTimes []time.Time
-	socket    string
-	server    *grpc.Server
-	served    chan error
-}
-
-// Step is one part of a script: a behaviour, and how long it lasts. The last step of a script lasts
-// for ever.
-type Step struct {
-	Behaviour Behaviour
-	For       time.Duration
+	mu         sync.Mutex
+	answer     []byte
+	offered    *v1.AllocatableResourcesResponse // nil: GetAllocatableResources is not served
+	behaviour  Behaviour                        // of List; nil: full answers
+	emptyUntil time.Time                        // List is empty until then
+	callTimes  []time.Time
+	socket     string
+	server     *grpc.Server
+	served     chan error
 }
 
 // New returns a kubelet without pods that does not serve yet.
@@ -100,7 +92,7 @@ func (k *Kubelet) Stop() {
 }
 
 // Restart acts as a restarting kubelet: no service for the time down, then successful empty answers
-// for the time empty, then full answers. It returns when the full answers begin, or ctx has ended.
+// for the time empty, then full answers. It returns when it serves, or ctx has ended.
 func (k *Kubelet) Restart(ctx context.Context, down, empty time.Duration) error {
 	k.mu.Lock()
 	socket := k.socket
@@ -111,8 +103,18 @@ func (k *Kubelet) Restart(ctx context.Context, down, empty time.Duration) error 
 		return ctx.Err()
 	case <-time.After(down):
 	}
-	k.Script(Step{Empty(), empty}, Step{Full(), 0})
+	k.Behave(nil)
+	k.mu.Lock()
+	k.emptyUntil = time.Now().Add(empty)
+	k.mu.Unlock()
 	return k.Start(socket)
+}
+
+// Behave sets how List is answered from now on.
+func (k *Kubelet) Behave(b Behaviour) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.behaviour, k.emptyUntil = b, time.Time{}
 }
 
 // Set sets the full answer. The answer is copied.
@@ -141,17 +143,6 @@ func (k *Kubelet) Answer() (*v1.ListPodResourcesResponse, error) {
 // SetPods sets the pods of the full answer. The pods are copied.
 func (k *Kubelet) SetPods(pods ...*v1.PodResources) error {
 	return k.Set(&v1.ListPodResourcesResponse{PodResources: pods})
-}
-
-// Behave sets how List is answered from now on.
-func (k *Kubelet) Behave(b Behaviour) { k.Script(Step{Behaviour: b}) }
-
-// Script sets how List is answered over time from now on. With an empty script, the answers are
-// full.
-func (k *Kubelet) Script(steps ...Step) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.script, k.scripted = steps, time.Now()
 }
 
 // Offer sets the devices of a device plugin's resource that GetAllocatableResources lists from now
@@ -186,13 +177,6 @@ func (l lister) GetAllocatableResources(
 	return l.kubelet.offered, nil
 }
 
-// Calls returns the number of List calls that arrived, including refused ones.
-func (k *Kubelet) Calls() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.calls
-}
-
 // CallTimes returns the times at which the last List calls arrived, oldest first, 4096 at most.
 func (k *Kubelet) CallTimes() []time.Time {
 	k.mu.Lock()
@@ -222,18 +206,16 @@ func (k *Kubelet) intercept(ctx context.Context, request any, info *grpc.UnarySe
 func (k *Kubelet) arrive(now time.Time) (Behaviour, []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.calls++
 	if len(k.callTimes) == maxCallTimes {
 		k.callTimes = append(k.callTimes[:0], k.callTimes[1:]...)
 	}
 	k.callTimes = append(k.callTimes, now)
-	behaviour, elapsed := Full(), now.Sub(k.scripted)
-	for _, step := range k.script {
-		behaviour = step.Behaviour
-		if elapsed < step.For {
-			break
-		}
-		elapsed -= step.For
+	switch {
+	case now.Before(k.emptyUntil):
+		return Empty(), k.answer
+	case k.behaviour == nil:
+		return Full(), k.answer
+	default:
+		return k.behaviour, k.answer
 	}
-	return behaviour, k.answer
 }

@@ -19,7 +19,6 @@ func TestMain(m *testing.M) { testmain.Main(m) }
 
 // runDemo runs the demo on a free port, and returns its status and output.
 func runDemo(ctx context.Context, t *testing.T, args ...string) (status int, stdout, stderr string) {
-	t.Helper()
 	var out strings.Builder
 	status, stderr = runDemoTo(ctx, t, &out, args...)
 	return status, out.String(), stderr
@@ -27,7 +26,6 @@ func runDemo(ctx context.Context, t *testing.T, args ...string) (status int, std
 
 // runDemoTo is runDemo with a writer for the demo's output.
 func runDemoTo(ctx context.Context, t *testing.T, stdout io.Writer, args ...string) (status int, stderr string) {
-	t.Helper()
 	temporary := t.TempDir()
 	t.Setenv("TMPDIR", temporary)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)

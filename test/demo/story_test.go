@@ -85,7 +85,6 @@ func (d *documents) keep(t *testing.T) func(kind, id string, content any) {
 }
 
 func (d *documents) incidents(t *testing.T) (out []*recorder.Incident) {
-	t.Helper()
 	for _, text := range d.stored {
 		i := &recorder.Incident{}
 		err := json.Unmarshal(text, i)
@@ -97,7 +96,6 @@ func (d *documents) incidents(t *testing.T) (out []*recorder.Incident) {
 
 // restore passes the incidents to a recorder, as at the start of a process.
 func (d *documents) restore(t *testing.T, r *recorder.Recorder) {
-	t.Helper()
 	r.Restore(d.incidents(t))
 	if d.tallies == nil {
 		return

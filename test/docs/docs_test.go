@@ -28,7 +28,6 @@ const (
 )
 
 func read(t *testing.T) []Document {
-	t.Helper()
 	all := must.Get(Read(root))(t)
 	must.That(t, len(all) >= 10, "only %d documents", len(all))
 	return all
@@ -276,7 +275,6 @@ func TestNames(t *testing.T) {
 
 // makeTargets lists the targets that make help shows.
 func makeTargets(t *testing.T) []string {
-	t.Helper()
 	said := must.Get(exec.CommandContext(t.Context(), "make", "-C", root, "--no-print-directory", "help").Output())(t)
 	var targets []string
 	for line := range strings.Lines(string(said)) {
@@ -371,7 +369,6 @@ func named(command string) (folder, name string) {
 
 // checkTestExists looks for the function in a folder, or everywhere.
 func checkTestExists(t *testing.T, c Command, folder, name string) {
-	t.Helper()
 	function := regexp.MustCompile(`(?m)^func (Test\w*)?` + name)
 	found := errors.New("found")
 	err := filepath.WalkDir(filepath.Join(root, folder), func(file string, entry fs.DirEntry, err error) error {

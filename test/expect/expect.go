@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TB is a test, such as testing.TB or rapid.T.
@@ -19,7 +21,7 @@ type TB interface {
 func Equal(tb TB, what string, want, got any, options ...cmp.Option) {
 	tb.Helper()
 	if diff := cmp.Diff(want, got, options...); diff != "" {
-		tb.Errorf("%s:\n%s", strings.TrimSpace(what+" (-want +got)"), diff)
+		tb.Errorf("%s:\n%s%s", strings.TrimSpace(what+" (-want +got)"), diff, must.Callers())
 	}
 }
 
@@ -27,7 +29,7 @@ func Equal(tb TB, what string, want, got any, options ...cmp.Option) {
 func OK(tb TB, err error) {
 	tb.Helper()
 	if err != nil {
-		tb.Errorf("%v", err)
+		tb.Errorf("%v%s", err, must.Callers())
 	}
 }
 
@@ -35,7 +37,7 @@ func OK(tb TB, err error) {
 func That(tb TB, ok bool, format string, args ...any) {
 	if !ok {
 		tb.Helper()
-		tb.Errorf(format, args...)
+		tb.Errorf("%s%s", fmt.Sprintf(format, args...), must.Callers())
 	}
 }
 
@@ -44,6 +46,6 @@ func That(tb TB, ok bool, format string, args ...any) {
 func Is[T comparable](tb TB, got, want T, what string, args ...any) {
 	if got != want {
 		tb.Helper()
-		tb.Errorf("%s: %v, want %v", fmt.Sprintf(what, args...), got, want)
+		tb.Errorf("%s: %v, want %v%s", fmt.Sprintf(what, args...), got, want, must.Callers())
 	}
 }

@@ -73,7 +73,6 @@ func TestCallTimes(t *testing.T) {
 
 // threadTime returns the processor time of this thread.
 func threadTime(t *testing.T) time.Duration {
-	t.Helper()
 	var at unix.Timespec
 	must.Do(t, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &at))
 	return time.Duration(at.Nano())

@@ -15,7 +15,6 @@ import (
 
 // buildLoad compiles the program load, and returns its path.
 func buildLoad(t *testing.T) string {
-	t.Helper()
 	path := filepath.Join(t.TempDir(), "burden")
 	out, err := exec.CommandContext(t.Context(), "cc", "-O1", "-Wall", "-Werror", "-o", path, "load/load.c", "-ldl").
 		CombinedOutput()

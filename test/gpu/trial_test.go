@@ -62,7 +62,6 @@ type loaded struct {
 
 // try reads the machine, loads its first idle GPU with two processes and reads it again.
 func (b bench) try(t *testing.T) trial {
-	t.Helper()
 	var out trial
 	out.IdleSeries = b.series(t, idleSeconds)
 	out.Idle = b.look(t)
@@ -88,7 +87,6 @@ func (b bench) try(t *testing.T) trial {
 
 // series samples once a second.
 func (b bench) series(t *testing.T, seconds int) [][]driver.Sample {
-	t.Helper()
 	series := make([][]driver.Sample, 0, seconds)
 	for range seconds {
 		series = append(series, b.sample(t))
@@ -115,7 +113,6 @@ func (b bench) sample(t *testing.T) []driver.Sample {
 
 // look reads the machine before and after nvidia-smi.
 func (b bench) look(t *testing.T) look {
-	t.Helper()
 	run := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(t.Context(), b.smi, args...).Output()
 		return string(out), err

@@ -22,13 +22,12 @@ import (
 func TestWrong(t *testing.T) {
 	result := must.Get(replay(filepath.Join("testdata", "h100-580.159.04")))(t)
 	t.Run("not compared", func(t *testing.T) { notComparedOn(t, result.Busy, result.Device) })
-	t.Run("values", func(t *testing.T) { findsWrongValues(t, withParts(t, result.Busy)) })
+	t.Run("values", func(t *testing.T) { findsWrongValues(t, withParts(result.Busy)) })
 	t.Run("loads", func(t *testing.T) { findsWrongLoads(t, result) })
 }
 
 // withParts adds a MIG device, NVLinks and a fabric, which the recorded GPU does not have.
-func withParts(t *testing.T, l look) look {
-	t.Helper()
+func withParts(l look) look {
 	const uuid = "MIG-00000000-0000-4000-8000-000000000002"
 	gpu := l.After[0].Hardware.UUID
 	part := driver.Sample{
@@ -64,7 +63,6 @@ func withParts(t *testing.T, l look) look {
 // notComparedOn checks the values that are not compared: those that nvidia-smi does not print, or
 // defines differently, and the serial number, which a recording does not have.
 func notComparedOn(t *testing.T, l look, uuid string) {
-	t.Helper()
 	var got []string
 	for _, f := range must.Get(compare(l))(t) {
 		if f.verdict == notCompared && f.device == uuid {

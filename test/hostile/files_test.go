@@ -32,7 +32,6 @@ type files struct {
 
 // newFiles writes the trees at the paths.
 func newFiles(t *testing.T, paths ...string) files {
-	t.Helper()
 	f := files{t: t, root: t.TempDir()}
 	for _, path := range paths {
 		text := must.Get(os.ReadFile(path))(t)
@@ -111,7 +110,6 @@ func (f files) count(path string, amount int64) {
 func playFiles(
 	t *testing.T, f files, h driver.Hardware, source func() driver.Source, in input, within string, except ...string,
 ) {
-	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, h)
 		n.source, n.now, in.text = source(), time.Now(), true

@@ -43,7 +43,6 @@ type node struct {
 }
 
 func newNode(t *testing.T, hardware driver.Hardware) *node {
-	t.Helper()
 	return &node{
 		t: t, now: jointest.Start(), hardware: hardware, ledger: ledger.New(exportertest.LedgerConfig()),
 		flight: recorder.New(recorder.Config{Interval: time.Second}), rejected: map[string]int{},
@@ -52,7 +51,6 @@ func newNode(t *testing.T, hardware driver.Hardware) *node {
 
 // tick advances the node by a second.
 func (n *node) tick() {
-	n.t.Helper()
 	var err error
 	n.samples, err = n.source.Sample(context.Background())
 	in := join.Input{
@@ -104,7 +102,6 @@ func (n *node) wantCalm() exportertest.Scraped {
 
 // wantNumbers fails the test if a served value is none.
 func (n *node) wantNumbers() exportertest.Scraped {
-	n.t.Helper()
 	x := exportertest.Scrape(n.t, n.last)
 	for family, rows := range x {
 		for labels, v := range rows {
@@ -200,7 +197,6 @@ func charged(q driver.Quantity) bool {
 
 // checkTruth compares what is served after some seconds with the truth.
 func checkTruth(t *testing.T, h *drivertest.Hostile, x exportertest.Scraped, seconds float64) {
-	t.Helper()
 	checkTruthEach(t, h, x, seconds, 1)
 }
 

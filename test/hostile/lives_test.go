@@ -18,7 +18,6 @@ const wrongFrom = 8 // seconds after the start
 
 // playing plays each way with the counters that are charged, and with errors.
 func playing(t *testing.T, play func(t *testing.T, n *node, h *drivertest.Hostile)) {
-	t.Helper()
 	standard := driver.Standard()
 	for _, q := range []driver.Quantity{driver.Energy, driver.IOBytes, driver.ActiveSeconds, driver.Errors} {
 		t.Run(standard[q].Name, func(t *testing.T) {
@@ -38,7 +37,6 @@ func playing(t *testing.T, play func(t *testing.T, n *node, h *drivertest.Hostil
 
 // restart continues with a ledger of what the present one has saved.
 func (n *node) restart() {
-	n.t.Helper()
 	kept := ledger.Kept{
 		State: n.ledger.AppendState([]byte{}, time.Time.UnixNano), Time: n.now, Continues: true,
 		Clock: func(at int64) time.Time { return time.Unix(0, at) },
@@ -50,7 +48,6 @@ func (n *node) restart() {
 // A program that starts again while a source is wrong doubts what the earlier one doubted.
 func TestHostileOverARestart(t *testing.T) {
 	playing(t, func(t *testing.T, n *node, h *drivertest.Hostile) {
-		t.Helper()
 		const ticks = 50
 		for tick := range ticks {
 			if tick == wrongFrom+1 || tick == wrongFrom+2 {
@@ -82,7 +79,6 @@ func (r *repeating) Sample(ctx context.Context) ([]driver.Sample, error) {
 // A reading that is repeated does not explain itself.
 func TestHostileRepeats(t *testing.T) {
 	playing(t, func(t *testing.T, n *node, h *drivertest.Hostile) {
-		t.Helper()
 		n.source = &repeating{Hostile: h}
 		const ticks = 151
 		for range ticks {

@@ -35,7 +35,6 @@ func TestPages(t *testing.T) {
 
 // playPage plays the page of a preset with the numbers of the device of which it has the most.
 func playPage(t *testing.T, preset, file string) {
-	t.Helper()
 	content := must.Get(os.ReadFile(file))(t)
 	timed := regexp.MustCompile(`(?m)^([^#].* [^ ]+) \d{13}$`) // the times of samples are those of the node
 	p := &page{lines: strings.Split(timed.ReplaceAllString(string(content), "$1"), "\n")}
@@ -150,7 +149,6 @@ func (l *live) device() string {
 
 // values returns what is read of the node's device now.
 func (l *live) values(t *testing.T) map[string]float64 {
-	t.Helper()
 	samples := must.Get(l.Sample(t.Context()))(t)
 	out := map[string]float64{}
 	for i := range samples {

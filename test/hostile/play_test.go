@@ -169,7 +169,6 @@ const noNumber = "none"
 // wantMalformed fails the test unless every quantity of the source was rejected as malformed, or is
 // silent.
 func (p *player) wantMalformed() {
-	p.t.Helper()
 	for i := range p.last.Devices {
 		for _, v := range p.last.Devices[i].Values {
 			spec := v.Quantity.Spec()

@@ -16,7 +16,6 @@ import (
 // scrape returns a scrape of a device that two pods share. The device has used so many joules,
 // after 100 before.
 func scrape(t *testing.T, joules float64, edits ...string) map[string]*dto.MetricFamily {
-	t.Helper()
 	const device = `driver="gpu.example.com",pool="node1",device="gpu-0"`
 	text := fmt.Sprintf(`
 # TYPE dra_device_energy_joules_total counter

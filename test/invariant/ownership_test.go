@@ -102,7 +102,6 @@ func play(o *Ownership, length int, is func(second int) world) string {
 
 // wants checks that the errors contain a text, or that there are none if it is empty.
 func wants(t *testing.T, said, want string) {
-	t.Helper()
 	expect.That(t, (want != "" || said == "") && strings.Contains(said, want), "wrong: %s, want %q", said, want)
 }
 

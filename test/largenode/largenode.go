@@ -37,18 +37,15 @@ type Node struct {
 
 // Start starts the node, with an error each second. It is closed and removed when the test ends.
 func Start(t testing.TB) *Node {
-	t.Helper()
 	return start(t, time.Second)
 }
 
 // StartSteady is Start with an error each minute.
 func StartSteady(t testing.TB) *Node {
-	t.Helper()
 	return start(t, time.Minute)
 }
 
 func start(t testing.TB, errorsEvery time.Duration) *Node {
-	t.Helper()
 	n := &Node{Node: node.New(t, Name)}
 	must.Do(t, n.Kubelet.SetPods(PodList()...))
 	must.Do(t, n.Start())
@@ -68,7 +65,6 @@ func start(t testing.TB, errorsEvery time.Duration) *Node {
 
 // Write writes a file below the node's folder and returns its path.
 func (n *Node) Write(t testing.TB, name, text string) string {
-	t.Helper()
 	must.Do(t, os.WriteFile(n.Path(name), []byte(text), 0o600))
 	return n.Path(name)
 }

@@ -19,7 +19,6 @@ import (
 // Certificate writes cert.pem and key.pem, self-signed for a server at 127.0.0.1, into a folder,
 // and returns a pool that trusts it.
 func Certificate(t testing.TB, folder string) *x509.CertPool {
-	t.Helper()
 	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),

@@ -14,7 +14,6 @@ import (
 // StartDemo builds the demo of the tree with the given root, runs it at an address until the test
 // ends, and waits until it serves. Its job hangs after 40 s, and its counters are 0 for 2 s.
 func StartDemo(t testing.TB, root, address string) {
-	t.Helper()
 	demo := filepath.Join(t.TempDir(), "demo")
 	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", demo, "./test/demo")
 	build.Dir = root

@@ -26,7 +26,6 @@ const startTimeout = 3 * time.Minute
 // at once if the program ends before. When the test ends, the program is interrupted and awaited.
 // Its output is logged if the test fails.
 func Start(t testing.TB, cmd *exec.Cmd, client *http.Client, ready string) {
-	t.Helper()
 	log := must.Get(os.Create(filepath.Join(t.TempDir(), "log")))(t)
 	cmd.Stdout, cmd.Stderr = log, log
 	must.Do(t, cmd.Start())
@@ -48,7 +47,7 @@ func Start(t testing.TB, cmd *exec.Cmd, client *http.Client, ready string) {
 		err := Get(client, ready)
 		select {
 		case <-ended:
-			t.Fatalf("%s ended before %s answered: %v", filepath.Base(cmd.Path), ready, cmd.ProcessState)
+			must.That(t, false, "%s ended before %s answered: %v", filepath.Base(cmd.Path), ready, cmd.ProcessState)
 		default:
 		}
 		return err
@@ -119,7 +118,6 @@ func JSON(ctx context.Context, client *http.Client, address string, into any) er
 
 // Await retries until there is no error. It ends the test if that takes too long.
 func Await(t testing.TB, atMost time.Duration, what string, try func() error) {
-	t.Helper()
 	again := time.NewTicker(100 * time.Millisecond)
 	defer again.Stop()
 	for end := time.Now().Add(atMost); ; <-again.C {
@@ -133,7 +131,6 @@ func Await(t testing.TB, atMost time.Duration, what string, try func() error) {
 
 // FreeAddress is [Reserve] until the test ends.
 func FreeAddress(t testing.TB) string {
-	t.Helper()
 	address, release, err := Reserve()
 	must.Do(t, err)
 	t.Cleanup(release)

@@ -37,7 +37,6 @@ type Program struct {
 // stopped: its exit status must be 0, and its log must have no panic. The log is shown if the test
 // failed.
 func Launch(t testing.TB, cmd *exec.Cmd) *Program {
-	t.Helper()
 	p := &Program{t: t, cmd: cmd, ended: make(chan struct{})}
 	stderr := must.Get(cmd.StderrPipe())(t)
 	must.Do(t, cmd.Start())
@@ -47,9 +46,9 @@ func Launch(t testing.TB, cmd *exec.Cmd) *Program {
 	select {
 	case p.Address = <-listening:
 	case <-p.ended:
-		t.Fatalf("the program ended: %v", cmd.ProcessState)
+		must.That(t, false, "the program ended: %v", cmd.ProcessState)
 	case <-time.After(startTimeout):
-		t.Fatal("the program does not listen")
+		must.That(t, false, "the program does not listen")
 	}
 	return p
 }
@@ -117,14 +116,12 @@ func (p *Program) State() *os.ProcessState {
 
 // Stop sends SIGTERM and returns the exit status. It kills the program if it does not end.
 func (p *Program) Stop() int {
-	p.t.Helper()
 	p.Terminate()
 	return p.Wait(stopTimeout)
 }
 
 // Terminate sends SIGTERM.
 func (p *Program) Terminate() {
-	p.t.Helper()
 	err := p.cmd.Process.Signal(syscall.SIGTERM)
 	expect.That(p.t, err == nil, "send SIGTERM: %v", err)
 }
@@ -137,11 +134,10 @@ func (p *Program) Kill() {
 
 // Wait waits for the program's end and returns the exit status. It kills the program after timeout.
 func (p *Program) Wait(timeout time.Duration) int {
-	p.t.Helper()
 	select {
 	case <-p.ended:
 	case <-time.After(timeout):
-		p.t.Errorf("the program runs %v after SIGTERM", timeout)
+		expect.That(p.t, false, "the program runs %v after SIGTERM", timeout)
 		p.Kill()
 	}
 	return p.cmd.ProcessState.ExitCode()

@@ -38,7 +38,6 @@ type PrometheusOptions struct {
 // StartPrometheus starts the program $PROMETHEUS and waits until it is ready. It runs until the
 // test ends.
 func StartPrometheus(t testing.TB, o PrometheusOptions) Prometheus {
-	t.Helper()
 	program := os.Getenv("PROMETHEUS")
 	must.That(t, program != "", "PROMETHEUS is not set: run this with make")
 	dir := t.TempDir()

@@ -1,10 +1,17 @@
 // Package must ends a test that can't go on.
 package must
 
+import (
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+)
+
 // TB is a test, such as testing.TB or rapid.T.
 type TB interface {
 	Helper()
-	Fatal(args ...any)
 	Fatalf(format string, args ...any)
 }
 
@@ -12,7 +19,7 @@ type TB interface {
 func Do(tb TB, err error) {
 	tb.Helper()
 	if err != nil {
-		tb.Fatal(err)
+		tb.Fatalf("%v%s", err, Callers())
 	}
 }
 
@@ -20,7 +27,7 @@ func Do(tb TB, err error) {
 func That(tb TB, ok bool, format string, args ...any) {
 	if !ok {
 		tb.Helper()
-		tb.Fatalf(format, args...)
+		tb.Fatalf("%s%s", fmt.Sprintf(format, args...), Callers())
 	}
 }
 
@@ -31,4 +38,23 @@ func Get[T any](value T, err error) func(tb TB) T {
 		Do(tb, err)
 		return value
 	}
+}
+
+// Callers returns the lines that called the function that checks something, and so on to the test:
+// what a test calls needs no tb.Helper.
+func Callers() string {
+	var pcs [64]uintptr
+	var lines []string
+	for frames, more := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])]), true; more; {
+		var frame runtime.Frame
+		frame, more = frames.Next()
+		if strings.HasPrefix(frame.Function, "github.com/dra-exporter/") && !strings.HasSuffix(frame.File, "/test/must/must.go") &&
+			!strings.HasSuffix(frame.File, "/test/expect/expect.go") {
+			lines = append(lines, fmt.Sprintf("%s:%d", filepath.Base(frame.File), frame.Line))
+		}
+	}
+	if lines = slices.Compact(lines); len(lines) < 2 {
+		return "" // testing prints the line
+	}
+	return "\n(called at " + strings.Join(lines[1:], ", ") + ")"
 }

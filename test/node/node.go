@@ -48,7 +48,6 @@ type Node struct {
 // New returns a node in a folder of its own, which is removed when the test ends. Its kubelet does
 // not serve yet.
 func New(tb testing.TB, name string) *Node {
-	tb.Helper()
 	dir, err := os.MkdirTemp("", "node") //nolint:usetesting // the path of t.TempDir is too long for a socket
 	must.Do(tb, err)
 	n, err := Make(dir, name)

@@ -60,7 +60,6 @@ const powerOfGPU = "power of the GPU alone"
 // opinionOfLACT returns LACT's values by our names: the stats, and the link. An unknown number
 // keeps LACT's name, so that it is missing.
 func opinionOfLACT(t *testing.T, content []byte) map[string]float64 {
-	t.Helper()
 	var file struct {
 		Stats map[string]any
 		Info  struct {

@@ -203,7 +203,6 @@ func deviceOf(labels map[string]string) string {
 // machineOf returns a sysfs with the AMD GPUs of an exposition, by its serial numbers and the
 // unique IDs in its UUIDs.
 func machineOf(t *testing.T, families map[string]*dto.MetricFamily) string {
-	t.Helper()
 	root := t.TempDir()
 	seen := map[string]int{}
 	for _, family := range families {
@@ -237,7 +236,6 @@ devices/pci0000:00/0000:%02[2]x:00.0/unique_id: %[3]s
 
 // scraped returns the source's readings of an exposition, by device and reading.
 func scraped(t *testing.T, text []byte, preset, sysfs string) map[string]float64 {
-	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 		_, _ = w.Write(text)

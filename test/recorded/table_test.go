@@ -75,7 +75,6 @@ func compare(recording string, theirs, ours map[string]float64, reasons []reason
 // check prints the table of a recording. It fails for each line that is not right and not
 // explained.
 func check(t *testing.T, recording string, theirs, ours map[string]float64, reasons []reason) {
-	t.Helper()
 	must.That(t, len(theirs) != 0, "the second opinion on %s has no values", recording)
 	lines := compare(recording, theirs, ours, reasons)
 	var table strings.Builder

@@ -31,7 +31,6 @@ func devices() []Device {
 }
 
 func machine(tb testing.TB) *Machine {
-	tb.Helper()
 	m := must.Get(New(start(), 1, devices()...))(tb)
 	return m
 }
@@ -46,7 +45,6 @@ func TestDriver(t *testing.T) {
 			now := start().Add(time.Minute)
 			options.Now = func() time.Time { return now }
 			busy := func(tb testing.TB) *Machine {
-				tb.Helper()
 				m := machine(tb)
 				for i, device := range []string{"gpu-0", "eth0", "gpu-1-partition-1"} {
 					w := Workload{
@@ -64,20 +62,17 @@ func TestDriver(t *testing.T) {
 			}
 			drivertest.Run(t, drivertest.Config{
 				New: func(tb testing.TB) driver.Source {
-					tb.Helper()
 					return source(busy(tb), func(*Options) {})
 				},
 				Advance: func() { now = now.Add(time.Second) },
 				Now:     options.Now,
 				Absent:  func(testing.TB) driver.Source { return NewSource(&Machine{start: start()}, options) },
 				Hang: func(tb testing.TB) driver.Source {
-					tb.Helper()
 					return source(busy(tb), func(o *Options) { o.Hang = func() bool { return true } })
 				},
 				Faults: []drivertest.Fault{{
 					Name: "power",
 					New: func(tb testing.TB) (driver.Source, func()) {
-						tb.Helper()
 						broken := false
 						fail := func(device string, q driver.Quantity) error {
 							if broken && device == "gpu-0" && q == driver.Power {
@@ -238,7 +233,6 @@ func TestRefresh(t *testing.T) {
 	exact := NewSource(m, Options{Now: func() time.Time { return now }})
 	slow := NewSource(m, Options{Now: func() time.Time { return now }, Refresh: 30 * time.Second})
 	sample := func(s *Source) []driver.Sample {
-		t.Helper()
 		samples := must.Get(s.Sample(t.Context()))(t)
 		return samples
 	}

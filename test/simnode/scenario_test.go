@@ -18,7 +18,6 @@ import (
 
 // play runs the demo on a fake clock and returns the uses of the pods and of the devices.
 func play(t *testing.T, seed uint64, d time.Duration) (uses []Use, totals map[driver.ID]sim.Truth) {
-	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, Options{})
 		ctx, cancel := context.WithTimeout(t.Context(), d)

@@ -36,14 +36,12 @@ func newClock() *clock { return &clock{time.Date(2026, 11, 21, 0, 0, 0, 0, time.
 
 // newNode returns a node with the demo's devices.
 func newNode(t *testing.T, options Options) *Node {
-	t.Helper()
 	n := must.Get(New(t.TempDir(), 1, Demo(1, DefaultHang).Devices, options))(t)
 	return n
 }
 
 // ask requests the allocations from the node's kubelet over its socket.
 func ask(t *testing.T, n *Node) []podresources.Allocation {
-	t.Helper()
 	conn, err := grpc.NewClient("unix://"+n.Path(node.Socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must.Do(t, err)
 	defer func() { must.Do(t, conn.Close()) }()
@@ -55,7 +53,6 @@ func ask(t *testing.T, n *Node) []podresources.Allocation {
 
 // read returns the inventory and the claims of the node's file.
 func read(t *testing.T, n *Node) (driver.Inventory, map[podresources.Claim]podresources.ClaimFacts) {
-	t.Helper()
 	data := must.Get(os.ReadFile(n.Path(node.Inventory)))(t)
 	devices, rejectedDevices, err := inventory.ParseSlices(data, Name)
 	expect.That(t, err == nil && len(rejectedDevices) == 0, "slices: %v, %v", err, rejectedDevices)
@@ -122,7 +119,6 @@ func TestDemoOverTheSocket(t *testing.T) {
 
 // checkSpecs looks up the CDI names that the kubelet lists.
 func checkSpecs(t *testing.T, n *Node, allocations []podresources.Allocation) {
-	t.Helper()
 	names := map[string]bool{}
 	files, err := filepath.Glob(n.Path(node.CDI, "*.json"))
 	must.Do(t, err)
@@ -147,7 +143,6 @@ func checkSpecs(t *testing.T, n *Node, allocations []podresources.Allocation) {
 // checkInventory checks that the slices and the source identify the hardware of each device in the
 // same way.
 func checkInventory(t *testing.T, n *Node, devices driver.Inventory) {
-	t.Helper()
 	samples, err := n.Source().Sample(t.Context())
 	must.Do(t, err)
 	expect.That(t, len(samples) == len(devices) && len(devices) == len(n.Devices()),

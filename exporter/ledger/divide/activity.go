@@ -22,7 +22,7 @@ func (a Activity) With(at time.Time, value float64) Activity {
 	if n := len(a); n > 0 && !at.After(a[n-1].at) {
 		return a
 	}
-	if len(a) >= MaxSegments {
+	if len(a) >= maxTicks {
 		a = slices.Delete(a, 0, len(a)/2)
 	}
 	return append(a, utilization{at, value})

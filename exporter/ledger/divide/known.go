@@ -7,6 +7,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
+// maxTicks limits the ticks of [Known], and the readings of an [Activity].
+const maxTicks = 512
+
 // Known is what was known about a device at its ticks, ordered by time.
 type Known []Tick
 
@@ -19,7 +22,7 @@ type Tick struct {
 // With adds the knowledge since the last tick. Decided times are dropped, except for one tick,
 // since parts of own CPUs stay the same until the share ends.
 func (k Known) With(tick Tick, decided time.Time) Known {
-	return append(slices.Delete(k, 0, max(k.at(decided)-1, len(k)-MaxSegments, 0)), tick)
+	return append(slices.Delete(k, 0, max(k.at(decided)-1, len(k)-maxTicks, 0)), tick)
 }
 
 // at returns the index of the knowledge about a moment.

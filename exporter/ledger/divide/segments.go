@@ -22,7 +22,7 @@ type Segments[H Holder] []Segment[H]
 
 // Segment is a span of time in which the holders and their parts did not change. Both lists are
 // empty for a free device. Otherwise the weights of each list sum to 1, and the uses of the claims
-// and the unattributed part sum to 1. See [Segments.Merged] for exceptions.
+// and the unattributed part sum to 1.
 type Segment[H Holder] struct {
 	From         time.Time
 	before       int // bytes of all earlier segments; those that are forgotten may be included
@@ -211,13 +211,6 @@ func (s *Segment[H]) SameHolders(other *Segment[H]) bool {
 	return slices.EqualFunc(s.Claims, other.Claims, same) && slices.EqualFunc(s.Pods, other.Pods, same)
 }
 
-// MaxSegments and MaxParts limit the segments of a device and the parts in them. A reading from
-// before the oldest segment is charged to the holders of that segment.
-const (
-	MaxSegments = 512
-	MaxParts    = 1 << 16 // 3 MiB
-)
-
 // What segments take, in bytes.
 const (
 	segmentBytes = 160
@@ -283,25 +276,12 @@ func (t Segments[H]) Each(from, to time.Time, f func(s *Segment[H], from, to tim
 	}
 }
 
-// Since returns the timeline without the segments that ended by the moment.
-func (t Segments[H]) Since(moment time.Time) Segments[H] {
-	i := max(t.At(moment), t.Beyond())
-	if i <= 0 {
-		return t
-	}
-	return slices.Clone(t[i:])
-}
-
-// Beyond returns how many of the oldest segments exceed these limits.
-func (t Segments[H]) Beyond() int {
-	parts := 0
-	for i := range slices.Backward(t) {
-		parts += len(t[i].Claims) + len(t[i].Pods)
-		if len(t)-i > MaxSegments || parts > MaxParts {
-			return min(i+1, len(t)-1)
-		}
-	}
-	return 0
+// Without returns the timeline without its first n segments. What is counted in their time is
+// unattributed: a holder that was dropped has it.
+func (t Segments[H]) Without(n int, dropped H) Segments[H] {
+	lost := Segment[H]{Claims: []Part[H]{{dropped, 1, join.Evenly(1), 1}}, Attribution: join.AttributionExclusive}
+	lost.before = t[n].before - lost.bytes()
+	return append(Segments[H]{lost}, t[n:]...)
 }
 
 // Replace replaces an account by another one.

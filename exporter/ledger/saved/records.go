@@ -106,8 +106,6 @@ type Device struct {
 // Counter is a counter of a device.
 type Counter struct {
 	Series
-	Filler  string  `cbor:"8,keyasint,omitempty"`
-	Sums    bool    `cbor:"9,keyasint,omitempty"`
 	Idle    float64 `cbor:"10,keyasint,omitempty"`
 	Limit   float64 `cbor:"11,keyasint,omitempty"`
 	Fastest float64 `cbor:"12,keyasint,omitempty"`

@@ -1,7 +1,7 @@
 package stalltest
 
 // computingKinds are simulations, rendering, genomics, cryptography and data processing.
-func computingKinds() []Kind { //nolint:funlen // a table
+func computingKinds() []Kind {
 	return []Kind{
 		job("fp32-monte-carlo", "kernels of seconds in registers: no memory traffic, no launches to speak of",
 			"recording mc_fp32", work("simulate", 0, mcFP32())),

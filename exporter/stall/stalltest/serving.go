@@ -3,7 +3,7 @@ package stalltest
 import "time"
 
 // servingKinds are servers and pipelines: idle is what they do when nobody asks.
-func servingKinds() []Kind { //nolint:funlen // a table
+func servingKinds() []Kind {
 	day := func(busy Load, quiet Phase) Phase {
 		quiet.For = 8 * hour
 		return loop(0, work("day", 16*hour, busy), quiet)

@@ -3,7 +3,7 @@ package stalltest
 import "time"
 
 // trainingKinds are healthy jobs that train on one node, or whose pod has no other members.
-func trainingKinds() []Kind { //nolint:funlen // a table
+func trainingKinds() []Kind {
 	ddp := trainBF16(70).host(14, 3000).disk(60e6, 8e3).links(60e9, 0)
 	return []Kind{
 		job("train-bf16", "steps without a pause, a checkpoint each half hour", "recordings train_bf16, train_checkpoint",

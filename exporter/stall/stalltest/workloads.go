@@ -116,10 +116,6 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 			Members: members(8, func(int, int) Second { return inStep() }),
 		},
 		{
-			Name: "h100-and-a100", Why: "each at its own full clock: 1980 and 1410 MHz", Source: "reasoning",
-			Kind: "PyTorchJob", Members: mixed(0.99),
-		},
-		{
 			Name: "h100-and-capped-a100", Why: "models have their own limits of power, and are not compared",
 			Source: "reasoning", Kind: "PyTorchJob", Members: mixed(0.8),
 		},
@@ -199,20 +195,6 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 			}),
 		},
 		{
-			Name: "tokenizes-after-an-hour", Why: "rank 0 prepares data on its host for 35 minutes, the others spin",
-			Source: "reasoning", Kind: "PyTorchJob",
-			Members: members(8, func(i, minute int) Second {
-				switch {
-				case minute < becameAt || minute >= becameAt+35:
-					return inStep()
-				case i == 0:
-					return Second{Clock: 1, Watts: 120}
-				default:
-					return Second{Utilization: 1, SM: 0.12, Clock: 1, Watts: 127}
-				}
-			}),
-		},
-		{
 			Name: "checkpoint-of-rank-0", Why: "rank 0 writes for ten minutes of each hour, the others spin",
 			Source: "recording wait_checkpoint", Kind: "PyTorchJob",
 			Members: members(8, func(i, minute int) Second {
@@ -252,10 +234,6 @@ func unequalWorkloads() []Workload { //nolint:funlen // a table
 	})
 	return []Workload{
 		{
-			Name: "replicas", Why: "each replica has the requests it has; one has none", Source: "reasoning", Kind: "Deployment",
-			Members: each(replica(0.2), replica(0.5), replica(0.8), replica(0.6), replica(0)),
-		},
-		{
 			Name: "replicas-that-change", Why: "sessions stick to replicas: load moves each few minutes",
 			Source: "reasoning", Kind: "Deployment", Members: changing,
 		},
@@ -268,11 +246,6 @@ func unequalWorkloads() []Workload { //nolint:funlen // a table
 				}
 				return replica(0.7)
 			}),
-		},
-		{
-			Name: "array-of-simulations", Why: "an indexed job of independent simulations of different sizes",
-			Source: "reasoning", Kind: "Job",
-			Members: each(replica(1), replica(0.95), replica(0.4), replica(0.99), replica(0.7), replica(1)),
 		},
 		{
 			Name: "array-with-a-slow-card", Why: "nobody waits for the simulation on it", Source: "reasoning", Kind: "Job",
@@ -305,11 +278,6 @@ func unequalWorkloads() []Workload { //nolint:funlen // a table
 			Members: each(stage(0.4, 5e9), stage(0.4, 5e9), stage(0.63, 5e9), stage(0.4, 5e9), stage(0.4, 5e9), stage(0.6,
 				5e9), stage(0.4, 5e9),
 				stage(0.4, 5e9)),
-		},
-		{
-			Name: "learner-and-actors", Why: "one learner, five actors of reinforcement learning", Source: "reasoning",
-			Kind:    "RayCluster",
-			Members: each(stage(0.5, 2e9), replica(0.6), replica(0.6), replica(0.55), replica(0.62), replica(0.6)),
 		},
 		{
 			Name: "prefill-and-decode", Why: "a server divided into two kinds of pods of one workload",

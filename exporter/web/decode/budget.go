@@ -31,8 +31,8 @@ func NewBudget(share, pool int64) *Budget {
 	return b
 }
 
-// Account is the memory that a document takes, as it is estimated while it is read. It is not safe for
-// concurrent use.
+// Account is the memory that a document takes, as it is estimated while it is read. It is not safe
+// for concurrent use.
 type Account struct {
 	of         *Budget
 	used, most int64

@@ -243,7 +243,8 @@ func (w *Writer) sleep(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// write sends an event, and counts the result. It tries again while the API server can't be reached.
+// write sends an event, and counts the result. It tries again while the API server can't be
+// reached.
 func (w *Writer) write(ctx context.Context, e *entry) {
 	failures := 0
 	result, err := backoff.Retry(ctx, func() (Result, error) {

@@ -10,6 +10,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -21,13 +24,15 @@ type request struct {
 	watch, bookmarks          bool
 	initial                   bool // the watch begins with all objects
 	from                      string
-	node                      *string // required value of spec.nodeName
-	nominated                 *string // that of status.nominatedNodeName
-	driver                    *string // that of spec.driver
-	service                   string  // required value of the label of EndpointSlices
+	fields                    fields.Selector
+	labels                    labels.Selector
 	timeout                   time.Duration
-	unsupported               bool // the field selector
-	limit, skip               int  // of a list: the most objects of a page (0: all), and those of the pages before
+	limit, skip               int // of a list: the most objects of a page (0: all), and those of the pages before
+}
+
+// selectable are the fields that a selector may have.
+func selectable() []string {
+	return []string{"spec.nodeName", "status.nominatedNodeName", "spec.driver"}
 }
 
 // parse parses a request. It returns false if the path does not exist.
@@ -41,44 +46,31 @@ func (s *Server) parse(r *http.Request) (request, bool) {
 		initial: q.Get("sendInitialEvents") == "true" && q.Get("resourceVersionMatch") == "NotOlderThan",
 		from:    q.Get("resourceVersion"), timeout: time.Duration(seconds) * time.Second, limit: limit, skip: skip,
 	}
-	for selector := range strings.SplitSeq(q.Get("fieldSelector"), ",") {
-		if node, ok := strings.CutPrefix(selector, "spec.nodeName="); ok {
-			out.node = &node
-		} else if node, ok := strings.CutPrefix(selector, "status.nominatedNodeName="); ok {
-			out.nominated = &node
-		} else if driver, ok := strings.CutPrefix(selector, "spec.driver="); ok {
-			out.driver = &driver
-		} else if selector != "" {
-			out.unsupported = true
-		}
-	}
-	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	switch {
-	case len(path) == 2 && path[0] == "apis":
-		return out, len(s.versions) > 0
-	case len(path) == 3 && path[0] == "api":
-		out.resource = path[2]
-	case len(path) == 4 && path[0] == "api":
-		out.resource, out.name = path[2], path[3]
-	case len(path) == 5 && path[0] == "api" && path[2] == "namespaces":
-		out.namespace, out.resource = path[3], path[4]
-	case len(path) == 6 && path[0] == "api" && path[2] == "namespaces":
-		out.namespace, out.resource, out.name = path[3], path[4], path[5]
-	case len(path) == 6 && path[1] == "discovery.k8s.io":
-		out.namespace, out.resource = path[4], path[5]
-		out.service = strings.TrimPrefix(q.Get("labelSelector"), "kubernetes.io/service-name=")
-	case len(path) >= 4 && slices.Contains(s.versions, path[2]):
-		if path[3] == "namespaces" && len(path) == 7 {
-			out.namespace, out.resource, out.name = path[4], path[5], path[6]
-		} else {
-			out.resource = path[3]
-		}
-		out.version = path[2]
-		return out, !slices.Contains(s.lacking[out.resource], out.version)
-	default:
+	var err error
+	if out.fields, err = fields.ParseSelector(q.Get("fieldSelector")); err != nil {
 		return out, false
 	}
-	return out, true
+	for _, r := range out.fields.Requirements() {
+		if !slices.Contains(selectable(), r.Field) { // the API server refuses it
+			return out, false
+		}
+	}
+	if out.labels, err = labels.Parse(q.Get("labelSelector")); err != nil {
+		return out, false
+	}
+	group, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	if group == "apis" {
+		group, path, _ = strings.Cut(path, "/")
+	}
+	out.version, path, _ = strings.Cut(path, "/")
+	if in, ok := strings.CutPrefix(path, "namespaces/"); ok {
+		out.namespace, path, _ = strings.Cut(in, "/")
+	}
+	out.resource, out.name, _ = strings.Cut(path, "/")
+	if group != "resource.k8s.io" {
+		return out, out.resource != ""
+	}
+	return out, slices.Contains(s.versions, out.version) && !slices.Contains(s.lacking[out.resource], out.version)
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
@@ -96,12 +88,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.fail(r.Context(), counted, fault)
 	case r.Method == http.MethodPost:
 		s.review(counted, r)
-	case in.unsupported:
-		writeStatus(counted, http.StatusBadRequest, "BadRequest", "")
 	case !ok:
 		http.Error(counted, "404 page not found", http.StatusNotFound)
-	case in.resource == "":
-		s.discover(counted)
 	case in.watch:
 		s.watch(r.Context(), counted, in)
 	case in.name != "":
@@ -146,16 +134,6 @@ func writeJSON(w http.ResponseWriter, v any) {
 	_, _ = w.Write(raw)
 }
 
-func (s *Server) discover(w http.ResponseWriter) {
-	s.mu.Lock()
-	var versions []any
-	for _, v := range s.versions {
-		versions = append(versions, map[string]any{"groupVersion": "resource.k8s.io/" + v, "version": v})
-	}
-	s.mu.Unlock()
-	writeJSON(w, map[string]any{"kind": "APIGroup", "apiVersion": "v1", "name": "resource.k8s.io", "versions": versions})
-}
-
 func (s *Server) get(w http.ResponseWriter, in request) {
 	s.mu.Lock()
 	s.usage.Gets++
@@ -169,9 +147,7 @@ func (s *Server) get(w http.ResponseWriter, in request) {
 }
 
 func (in *request) selects(o *object) bool {
-	return (in.node == nil || *in.node == o.node) && (in.nominated == nil || *in.nominated == o.nominated) &&
-		(in.namespace == "" || in.namespace == o.namespace) && (in.driver == nil || *in.driver == o.driver) &&
-		(in.service == "" || in.service == o.service)
+	return (in.namespace == "" || in.namespace == o.namespace) && in.fields.Matches(o.fields) && in.labels.Matches(o.labels)
 }
 
 // selected returns the selected objects, sorted, and the present version.

@@ -14,6 +14,11 @@ import (
 	"sync"
 	"testing"
 
+	"google.golang.org/grpc/test/bufconn"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -52,10 +57,8 @@ type Server struct {
 type object struct {
 	namespace, name string
 	raw             json.RawMessage // with its resource version
-	node            string          // spec.nodeName
-	nominated       string          // status.nominatedNodeName
-	driver          string          // spec.driver
-	service         string          // the label of EndpointSlices
+	fields          fields.Set      // those that a selector may have
+	labels          labels.Set
 	version         int
 }
 
@@ -108,7 +111,7 @@ func New(tb testing.TB) (s *Server, kubeconfig string) {
 
 // NewInMemory starts a server that only [Server.Dial] reaches, for tests within a synctest bubble.
 func NewInMemory() *Server {
-	return start(&pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})})
+	return start(bufconn.Listen(1 << 16))
 }
 
 func start(listener net.Listener) *Server {
@@ -126,8 +129,8 @@ func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
 
 // Dial connects to the server.
 func (s *Server) Dial(ctx context.Context, network, address string) (net.Conn, error) {
-	if l, ok := s.listener.(*pipeListener); ok {
-		return l.dial(ctx)
+	if l, ok := s.listener.(*bufconn.Listener); ok {
+		return l.DialContext(ctx)
 	}
 	return (&net.Dialer{}).DialContext(ctx, network, address)
 }
@@ -169,7 +172,7 @@ func (s *Server) Lack(resource string, versions ...string) {
 	s.broadcast()
 }
 
-// Fail sets how requests for a resource fail ("" is the discovery of versions).
+// Fail sets how requests for a resource fail.
 func (s *Server) Fail(fault func(resource string, watch bool) Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,45 +200,38 @@ func (s *Server) Usage() Usage {
 func (s *Server) Load(resource, namespace, name, node string, raw []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.store(resource, &object{
+		namespace: namespace, name: name, raw: raw, fields: fields.Set{"spec.nodeName": node}, version: s.version,
+	})
+}
+
+// store stores an object, and returns the one before; nil: there was none.
+func (s *Server) store(resource string, o *object) (before *object) {
 	if s.objects[resource] == nil {
 		s.objects[resource] = map[string]*object{}
 	}
-	s.objects[resource][namespace+"/"+
-		name] = &object{namespace: namespace, name: name, raw: raw, node: node, version: s.version}
+	before = s.objects[resource][o.namespace+"/"+o.name]
+	s.objects[resource][o.namespace+"/"+o.name] = o
+	return before
 }
 
 // Put creates or changes an object of a resource, given as JSON.
 func (s *Server) Put(resource string, raw []byte) {
-	var content map[string]any
-	if err := json.Unmarshal(raw, &content); err != nil {
+	var u unstructured.Unstructured
+	if err := json.Unmarshal(raw, &u.Object); err != nil {
 		panic(err)
 	}
-	metadata, _ := content["metadata"].(map[string]any)
-	name, _ := metadata["name"].(string)
-	namespace, _ := metadata["namespace"].(string)
-	spec, _ := content["spec"].(map[string]any)
-	node, _ := spec["nodeName"].(string)
-
+	o := &object{namespace: u.GetNamespace(), name: u.GetName(), fields: fields.Set{}, labels: u.GetLabels()}
+	for _, field := range selectable() {
+		o.fields[field], _, _ = unstructured.NestedString(u.Object, strings.Split(field, ".")...)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.version++
-	metadata["resourceVersion"] = itoa(s.version)
-	raw, _ = json.Marshal(content) // it was JSON
-	if s.objects[resource] == nil {
-		s.objects[resource] = map[string]*object{}
-	}
-	status, _ := content["status"].(map[string]any)
-	nominated, _ := status["nominatedNodeName"].(string)
-	driver, _ := spec["driver"].(string)
-	labels, _ := metadata["labels"].(map[string]any)
-	service, _ := labels["kubernetes.io/service-name"].(string)
-	o := &object{
-		namespace: namespace, name: name, raw: raw, node: node, nominated: nominated, driver: driver, service: service,
-		version: s.version,
-	}
-	before := s.objects[resource][namespace+"/"+name]
-	s.objects[resource][namespace+"/"+name] = o
-	s.happen(event{resource: resource, object: o, before: before})
+	o.version = s.version
+	u.SetResourceVersion(itoa(s.version))
+	o.raw, _ = json.Marshal(u.Object) // it was JSON
+	s.happen(event{resource: resource, object: o, before: s.store(resource, o)})
 }
 
 // Delete deletes an object. namespace is empty for slices.

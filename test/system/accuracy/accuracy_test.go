@@ -359,7 +359,6 @@ type summary struct {
 
 // hold fails the test if a mean exceeds its bound or a pod is missing.
 func (s summary) hold(t *testing.T, bound float64) {
-	t.Helper()
 	expect.That(t, s.joules <= bound,
 		"%s: mean relative error of energy is %.2f %%, want at most %.2f", s.name, 100*s.joules, 100*bound)
 	expect.That(t, s.active <= bound,

@@ -23,7 +23,6 @@ scrape_configs:
 func startPrometheus(t *testing.T, interval time.Duration, exporters map[string]string,
 	flags ...string,
 ) live.Prometheus {
-	t.Helper()
 	var targets strings.Builder
 	for name, address := range exporters {
 		fmt.Fprintf(&targets, "  - {targets: [%q], labels: {exporter: %q}}\n", address, name)
@@ -34,7 +33,6 @@ func startPrometheus(t *testing.T, interval time.Duration, exporters map[string]
 
 // query evaluates an expression at a time. A range selector gives the raw samples.
 func query(t *testing.T, p live.Prometheus, expression string, at time.Time) []live.Series {
-	t.Helper()
 	out := must.Get(p.Query(t.Context(), expression, at))(t)
 	return out
 }

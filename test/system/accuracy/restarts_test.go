@@ -85,7 +85,6 @@ func TestRestarts(t *testing.T) {
 
 // otherBuild returns the path of another build of the program: one with another version.
 func otherBuild(t *testing.T) string {
-	t.Helper()
 	path := filepath.Join(t.TempDir(), "dra-exporter")
 	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join("..", "..", ".."), "-trimpath",
 		"-ldflags=-X github.com/prometheus/common/version.Version=next", "-o", path, "./exporter/cmd/dra-exporter")
@@ -102,7 +101,6 @@ type restarted struct {
 }
 
 func newRestarted(t *testing.T) *restarted {
-	t.Helper()
 	root, err := os.MkdirTemp("", "acc") //nolint:usetesting // t.TempDir's path is too long for a socket
 	must.Do(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
@@ -138,7 +136,6 @@ func start(node *simnode.Node, name string, request simnode.Request) error {
 
 // start starts a build of the program, and waits until it serves.
 func (r *restarted) start(t *testing.T, path string) *live.Program {
-	t.Helper()
 	p := live.Launch(t, exec.CommandContext(context.Background(), path, r.flags...))
 	live.Await(t, time.Minute, "the exporter is ready",
 		func() error { return live.Get(http.DefaultClient, "http://"+p.Address+"/readyz") })
@@ -243,7 +240,6 @@ func (m *meters) read(ctx context.Context) (*reading, error) {
 
 // freeze makes all further readings equal to the first one after a time.
 func (m *meters) freeze(t *testing.T, after time.Time) {
-	t.Helper()
 	live.Await(t, time.Minute, "the last pods that ended are read", func() error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -257,7 +253,6 @@ func (m *meters) freeze(t *testing.T, after time.Time) {
 
 // compare compares the values of the last program with the counters.
 func (r *restarted) compare(t *testing.T, p *live.Program, still []standstill.Span) {
-	t.Helper()
 	first, last := r.meters.first, r.meters.last
 	var report present.Report
 	live.Await(t, time.Minute, "the last reading is charged", func() error {
@@ -286,7 +281,6 @@ func (r *restarted) compare(t *testing.T, p *live.Program, still []standstill.Sp
 
 // expectJoules compares the energy of a device, or of a holder, with the truth.
 func expectJoules(t *testing.T, name string, got, truth float64) {
-	t.Helper()
 	off := got/truth - 1
 	t.Logf("%s: %.1f J of %.1f J, %+.3f %%", name, got, truth, 100*off)
 	expect.That(t, math.Abs(off) < maxErrorRestarts, "%s has %.1f J, want %.1f", name, got, truth)
@@ -336,6 +330,5 @@ func valueOf(values []present.ValueReport) float64 {
 
 // get reads a JSON response of the program.
 func get(t *testing.T, address, path string, into any) {
-	t.Helper()
 	must.Do(t, live.JSON(t.Context(), http.DefaultClient, "http://"+address+path, into))
 }

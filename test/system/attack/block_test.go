@@ -20,17 +20,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// blockAttacks are the attacks by files that block.
-func blockAttacks() []attack {
-	return []attack{
-		{name: "a CDI spec and the inventory file become pipes", short: true, run: pipesForFiles},
-		{name: "a pod's cgroup.events blocks", short: true, run: blockingCgroup},
-		{name: "pipes for the files of flags", short: true, run: pipesForFlags},
-		{name: "a full pipe for an error of usage", short: true, run: fullPipeForUsage},
-		{name: "a full pipe for the log", short: true, run: fullPipeForLog},
-	}
-}
-
 // pipe replaces a file with a pipe without a writer. Opening it normally blocks, as on a hung file
 // system.
 func pipe(t testing.TB, path string) string {
@@ -45,7 +34,6 @@ func pipe(t testing.TB, path string) string {
 // expectTicks waits for a snapshot that is newer than now, which proves that the sampler is not
 // blocked.
 func (g *target) expectTicks(what string) {
-	g.t.Helper()
 	now := float64(time.Now().UnixNano()) / 1e9
 	g.await(what, func() error {
 		a, err := g.scrape(honestTimeout)
@@ -77,7 +65,6 @@ func (g *target) expectShown(text string) {
 
 // expectStop checks that the program ends soon after SIGTERM.
 func (g *target) expectStop() {
-	g.t.Helper()
 	begun := time.Now()
 	status := g.Stop()
 	g.t.Logf("it ended %v after SIGTERM with status %d", time.Since(begun).Round(10*time.Millisecond), status)
@@ -114,7 +101,6 @@ func blockingCgroup(t testing.TB) {
 	g.await("aware of the node", g.complete)
 	pipe(t, filepath.Join(node.CgroupOf(uid), "cgroup.events"))
 	setPods := func(name string) {
-		t.Helper()
 		var err error
 		if err = node.Kubelet.SetPods(); name != "" {
 			device := podresourcestest.Device(largenode.Driver, largenode.Name, "gpu-0")

@@ -22,14 +22,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// networkAttacks are the attacks by pods on the reading of their interfaces.
-func networkAttacks() []attack {
-	return []attack{
-		{name: "processes of a pod in networks of their own", short: true, run: ownNamespace},
-		{name: "50 000 processes of a pod", short: true, run: manyProcesses},
-	}
-}
-
 const (
 	netDriver = "dra.net"
 	nicUID    = "5a5a5a5a-0000-4000-8000-000000000001"
@@ -48,7 +40,6 @@ type nicPod struct {
 
 // newNICPod starts the pod. It needs root.
 func newNICPod(t testing.TB) *nicPod {
-	t.Helper()
 	p := &nicPod{t: t, cgroup: filepath.Join(cgroupRoot(), fmt.Sprintf("attack%d", os.Getpid()), "kubepods", "pod"+nicUID)}
 	must.Do(t, os.MkdirAll(p.cgroup, 0o755))
 	t.Cleanup(func() {
@@ -82,7 +73,6 @@ func cgroupRoot() string {
 
 // start starts a process in a container of the pod, until the test ends.
 func (p *nicPod) start(container string, command ...string) int {
-	p.t.Helper()
 	folder := filepath.Join(p.cgroup, container)
 	must.Do(p.t, os.MkdirAll(folder, 0o755))
 	// The shell enters the cgroup and then becomes the command: no process of it is elsewhere.
@@ -112,14 +102,12 @@ func remove(t testing.TB, cgroup string) {
 
 // ip runs a command of iproute2.
 func ip(t testing.TB, command string) {
-	t.Helper()
 	said, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput()
 	must.That(t, err == nil, "ip %s: %v: %s", command, err, said)
 }
 
 // transmit makes the pod send packets.
 func (p *nicPod) transmit(packets int) {
-	p.t.Helper()
 	send := fmt.Sprintf("for i in $(seq %d); do echo hello > /dev/udp/198.19.252.2/9; done", packets)
 	said, err := exec.Command("nsenter", "-t", strconv.Itoa(p.sandbox), "-n", "bash", "-c", send).CombinedOutput()
 	must.That(p.t, err == nil, "send: %v: %s", err, said)
@@ -128,7 +116,6 @@ func (p *nicPod) transmit(packets int) {
 // packets returns the number of packets that the kernel has sent through the interface; -1: there
 // is no such interface.
 func (p *nicPod) packets() float64 {
-	p.t.Helper()
 	table := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", p.sandbox)))(p.t)
 	for line := range strings.Lines(string(table)) {
 		if fields := strings.Fields(line); fields[0] == "net1:" {
@@ -159,7 +146,6 @@ func (g *target) exported() (float64, error) {
 // withNICs starts the program on a large node with the pod, and with a listed pod that does not
 // exist.
 func withNICs(t testing.TB, node *largenode.Node, procfs string) *target {
-	t.Helper()
 	pods := largenode.PodList()
 	for i, uid := range []string{nicUID, lostUID} {
 		name := fmt.Sprintf("nic-%d", i)
@@ -191,7 +177,6 @@ spec:
 // expectCounted makes the pod send packets during the attack, and checks that the program has
 // counted exactly these.
 func (p *nicPod) expectCounted(t testing.TB, g *target) {
-	t.Helper()
 	sent, counted, err := p.settled(g)
 	expect.OK(t, err)
 	g.expectHeld(t, g.during(attackTime(), func(ctx context.Context) {
@@ -231,7 +216,6 @@ func (p *nicPod) settled(g *target) (sent, counted float64, err error) {
 const slack = 20
 
 func setPods(t testing.TB, node *largenode.Node, pods []*v1.PodResources) {
-	t.Helper()
 	must.Do(t, node.Kubelet.SetPods(pods...))
 }
 

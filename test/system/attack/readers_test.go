@@ -22,12 +22,6 @@ import (
 // sharers is the number of pods that share the only device of the small, busy node.
 const sharers = 250
 
-// readerAttacks are those of readers while no pod starts or ends. Only the interval then causes
-// ticks, and snapshots are as old as they can be.
-func readerAttacks() []attack {
-	return []attack{{name: "24 readers of all paths while no pod starts", short: true, run: quietReaders}}
-}
-
 // maxQuietAge is the limit of the age of a snapshot while no pod starts, with an interval of a
 // second.
 const maxQuietAge = 1100 * time.Millisecond
@@ -227,7 +221,6 @@ func (g *target) expectOtherSitesRefused() {
 // ask requests a path with one more header. It returns the status, and the origins whose pages may
 // read the answer.
 func (g *target) ask(path, header, value string) (status int, allowed string) {
-	g.t.Helper()
 	a := must.Get(live.Ask(g.t.Context(), g.client, g.url(path), header, value))(g.t)
 	return a.Status, a.Header.Get("Access-Control-Allow-Origin")
 }

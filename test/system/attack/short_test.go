@@ -63,7 +63,6 @@ func (c charge) String() string {
 // servePods serves the kubelet's Pods API with pods, and with short pods. Their UIDs are therefore
 // known immediately, as with Kubernetes 1.37 or with the API server.
 func servePods(t testing.TB, node *largenode.Node, pods []*v1.PodResources) *podresourcestest.Pods {
-	t.Helper()
 	served := must.Get(node.ServePods())(t)
 	t.Cleanup(served.Stop)
 	for i, pod := range pods {
@@ -129,7 +128,6 @@ func (g *target) charges(lived []charge, stood []standstill.Span) []charge {
 
 // expectCharged checks the charges of the short pods.
 func (f figures) expectCharged(t testing.TB) {
-	t.Helper()
 	for _, c := range f.charged {
 		expect.That(timed(t), !c.isNotThere, "%v", c)
 	}

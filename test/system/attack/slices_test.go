@@ -22,11 +22,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// sliceAttacks are the attacks by drivers that publish ResourceSlices.
-func sliceAttacks() []attack {
-	return []attack{{name: "5 000 slices of 120 kB of one driver", run: func(t testing.TB) { hostileSlices(t, 5000) }}}
-}
-
 // hostileSlices are slices of the node with as many devices and attributes as the API allows, of
 // another driver. They are listed before those of the node's driver.
 func hostileSlices(t testing.TB, slices int) {
@@ -57,7 +52,6 @@ type sliceServer struct {
 }
 
 func newSliceServer(t testing.TB, node *largenode.Node, slices int) *sliceServer {
-	t.Helper()
 	s := newSliceHandler(t, node, slices)
 	s.url = serveAPI(t, s)
 	return s
@@ -65,7 +59,6 @@ func newSliceServer(t testing.TB, node *largenode.Node, slices int) *sliceServer
 
 // serveAPI starts an API server and returns its address.
 func serveAPI(t testing.TB, handler http.Handler) string {
-	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(func() {
 		server.CloseClientConnections()
@@ -76,14 +69,12 @@ func serveAPI(t testing.TB, handler http.Handler) string {
 
 // kubeconfig writes a kubeconfig for an API server, and returns its path.
 func kubeconfig(t testing.TB, node *largenode.Node, url string) string {
-	t.Helper()
 	return node.Write(t, "kubeconfig", fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: x\n"+
 		"clusters: [{name: x, cluster: {server: %q}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\n"+
 		"users: [{name: x, user: {token: x}}]\n", url))
 }
 
 func newSliceHandler(t testing.TB, node *largenode.Node, slices int) *sliceServer {
-	t.Helper()
 	name := node.Flags()["node-name"]
 	s := &sliceServer{
 		slices: slices,

@@ -121,7 +121,6 @@ func due(i, often int) bool {
 
 // startSoak starts the program with an API server that has the node's slice.
 func startSoak(t *testing.T) *soak {
-	t.Helper()
 	server, kubeconfig := kubetest.New(t)
 	slice := must.Get(yaml.YAMLToJSON([]byte(node.GPUs(largenode.Name, largenode.Driver, largenode.Devices))))(t)
 	large := largenode.Start(t)
@@ -270,7 +269,6 @@ const (
 // settle waits until no pod of a batch is shown. Then it returns the lowest of each value over some
 // time, after garbage collections.
 func (s *soak) settle() map[string]float64 {
-	s.t.Helper()
 	s.await("without the pods that have ended", func() error {
 		a, err := s.scrape(time.Minute)
 		if n := strings.Count(a.body, `namespace="`+soakNamespace+`"`); err == nil && n > 0 {

@@ -58,7 +58,6 @@ type target struct {
 
 // newTarget starts the program on a large node and waits until it shows all of the node.
 func newTarget(t testing.TB) *target {
-	t.Helper()
 	g := launch(t, largenode.Start(t), nil)
 	g.await("aware of the node", g.complete)
 	return g
@@ -66,7 +65,6 @@ func newTarget(t testing.TB) *target {
 
 // newTLSTarget is manyDevicesShared with TLS, and so with HTTP/2.
 func newTLSTarget(t testing.TB) *target {
-	t.Helper()
 	node := largenode.Start(t)
 	trust := live.Certificate(t, node.Dir)
 	served := servePods(t, node, largenode.PodList())
@@ -80,13 +78,11 @@ func newTLSTarget(t testing.TB) *target {
 
 // launch starts the program on a node and does not wait until it is ready.
 func launch(t testing.TB, node *largenode.Node, flags map[string]string, args ...string) *target {
-	t.Helper()
 	return launchBy(t, node, nil, flags, args...)
 }
 
 // launchBy is launch with a command that becomes the program.
 func launchBy(t testing.TB, node *largenode.Node, wrapper []string, flags map[string]string, args ...string) *target {
-	t.Helper()
 	limit, goLimit := chartLimits(t)
 	merged := node.Flags().With(flags)
 	maps.DeleteFunc(merged, func(_, value string) bool { return value == "" }) // the default
@@ -171,7 +167,6 @@ func (g *target) url(path string) string {
 
 // await retries until there is no error. It ends the test if the program ends.
 func (g *target) await(what string, try func() error) {
-	g.t.Helper()
 	live.Await(g.t, 3*time.Minute, what, func() error {
 		must.That(g.t, g.Running(), "not %s: the program has ended: %v", what, g.State())
 		return try()
@@ -196,7 +191,6 @@ func (g *target) complete() error {
 
 // chartLimits returns the memory limit of the chart, and its $GOMEMLIMIT, both in bytes.
 func chartLimits(t testing.TB) (limit int64, goLimit string) {
-	t.Helper()
 	manifests := must.Get(os.ReadFile("../../../deployments/manifests/dra-exporter.yaml"))(t)
 	for document := range strings.SplitSeq(string(manifests), "\n---\n") {
 		var set appsv1.DaemonSet

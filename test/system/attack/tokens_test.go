@@ -23,16 +23,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// tokenAttacks are the attacks by clients with unknown tokens or wrong passwords.
-func tokenAttacks() []attack {
-	return []attack{
-		{name: "90 unknown tokens a second", short: true, run: unknownTokens},
-		{name: "50 clients guess passwords", short: true, run: wrongPasswords},
-		{name: "400 slow connections of a scraper's address", short: true, run: slowNeighbors(newPasswordTarget)},
-		{name: "the same, if it has a certificate", short: true, run: slowNeighbors(newCertificateTarget)},
-	}
-}
-
 // unknownTokens are sent by strangers, some of them at the address of the honest scraper. The token
 // of the honest scraper is renewed each second.
 func unknownTokens(t testing.TB) {
@@ -88,7 +78,6 @@ func wrongPasswords(t testing.TB) {
 
 // newPasswordTarget is newTarget with passwordConfig.
 func newPasswordTarget(t testing.TB) *target {
-	t.Helper()
 	node := largenode.Start(t)
 	served := servePods(t, node, largenode.PodList())
 	g := launch(t, node, map[string]string{"web.config.file": node.Write(t, "web.yaml", passwordConfig)})
@@ -100,7 +89,6 @@ func newPasswordTarget(t testing.TB) *target {
 
 // newCertificateTarget is newTarget with TLS. The honest scraper has a certificate.
 func newCertificateTarget(t testing.TB) *target {
-	t.Helper()
 	node := largenode.Start(t)
 	trust := live.Certificate(t, node.Dir)
 	own := must.Get(tls.LoadX509KeyPair(node.Path("cert.pem"), node.Path("key.pem")))(t)

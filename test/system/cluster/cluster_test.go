@@ -112,7 +112,6 @@ func TestUnreadCluster(t *testing.T) {
 
 // awaitPods waits until the pods of testdata/workloads.yaml are ready.
 func awaitPods(t *testing.T, c *cluster.Cluster) {
-	t.Helper()
 	for pod := range claims {
 		namespace, name, _ := strings.Cut(pod, "/")
 		kubectl(t, c, "wait", "--for=condition=Ready", "pod", name, "--namespace="+namespace, "--timeout="+waitLimit.String())
@@ -128,7 +127,6 @@ type holder struct {
 
 // startHolder runs this test binary as a holder. programs is the value of holdEnv.
 func startHolder(t *testing.T, cmd *exec.Cmd, programs string) *holder {
-	t.Helper()
 	h := &holder{cmd: cmd}
 	h.cmd.Env = append(os.Environ(), holdEnv+"="+programs)
 	h.cmd.Stderr = os.Stderr
@@ -147,7 +145,6 @@ func startHolder(t *testing.T, cmd *exec.Cmd, programs string) *holder {
 }
 
 func (h *holder) await(t *testing.T, want string) {
-	t.Helper()
 	must.That(t, h.lines.Scan() && h.lines.Text() == want, "the other process says %q, want %q", h.lines.Text(), want)
 }
 
@@ -172,7 +169,6 @@ func (h *holder) end(t *testing.T, signal syscall.Signal) {
 // start starts a cluster. At the end of the test it stops the cluster and checks that no process
 // and no file is left.
 func start(t *testing.T) *cluster.Cluster {
-	t.Helper()
 	begin := time.Now()
 	c := must.Get(cluster.Start(t.Context(), cluster.Options{Runtime: cluster.Containerd, Log: os.Stderr}))(t)
 	t.Logf("started in %v", time.Since(begin).Round(time.Millisecond))
@@ -190,7 +186,6 @@ func start(t *testing.T) *cluster.Cluster {
 
 // leftovers returns the processes, mounts and cgroups whose description contains the folder's path.
 func leftovers(t *testing.T, dir string) []string {
-	t.Helper()
 	var left []string
 	for _, pattern := range []string{"/proc/[0-9]*/cmdline", "/proc/self/mountinfo", "/proc/self/cgroup"} {
 		files := must.Get(filepath.Glob(pattern))(t)
@@ -215,7 +210,6 @@ func leftovers(t *testing.T, dir string) []string {
 }
 
 func kubectl(t *testing.T, c *cluster.Cluster, args ...string) string {
-	t.Helper()
 	output := must.Get(c.Kubectl(t.Context(), "", args...))(t)
 	return string(output)
 }
@@ -229,7 +223,6 @@ func compare(a, b share) int {
 
 // allocated returns the devices that the scheduler allocated to each claim.
 func allocated(t *testing.T, c *cluster.Cluster) map[string][]share {
-	t.Helper()
 	var list resourceapi.ResourceClaimList
 	must.Do(t, json.Unmarshal([]byte(kubectl(t, c, "get", "resourceclaims", "-A", "-o", "json")), &list))
 	out := make(map[string][]share)
@@ -253,7 +246,6 @@ func allocated(t *testing.T, c *cluster.Cluster) map[string][]share {
 
 // kubelet returns a client for the kubelet's PodResources socket.
 func kubelet(t *testing.T, c *cluster.Cluster) podresources.PodResourcesListerClient {
-	t.Helper()
 	conn := must.Get(grpc.NewClient("unix://"+c.KubeletRoot()+"/pod-resources/kubelet.sock",
 		grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	t.Cleanup(func() { _ = conn.Close() })

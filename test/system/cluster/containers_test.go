@@ -40,7 +40,6 @@ func testContainers(t *testing.T, c *cluster.Cluster) {
 
 // awaitPod waits until a pod is in a phase and its log contains a text.
 func awaitPod(t *testing.T, c *cluster.Cluster, name string, phase corev1.PodPhase, logs string) {
-	t.Helper()
 	for deadline := time.Now().Add(waitLimit); ; time.Sleep(200 * time.Millisecond) {
 		err := podIs(t, c, name, phase, logs)
 		if err == nil {
@@ -51,7 +50,6 @@ func awaitPod(t *testing.T, c *cluster.Cluster, name string, phase corev1.PodPha
 }
 
 func podIs(t *testing.T, c *cluster.Cluster, name string, phase corev1.PodPhase, logs string) error {
-	t.Helper()
 	var pod corev1.Pod
 	if err := json.Unmarshal([]byte(kubectl(t, c, "get", "pod", name, "-o", "json")), &pod); err != nil {
 		return err

@@ -19,7 +19,6 @@ const nobody = 65534
 
 // startUnprivileged starts a cluster without containers as user nobody.
 func startUnprivileged(t *testing.T) *holder {
-	t.Helper()
 	programs := must.Get(cluster.BuildPrograms(t.Context(), cluster.Options{Log: os.Stderr}))(t)
 	programs.Program = lend(t, programs.Program)
 	programs.Kubelet, programs.Self = programs.Program, lend(t, programs.Self)
@@ -32,7 +31,6 @@ func startUnprivileged(t *testing.T) *holder {
 
 // lend copies a program to a folder where every user can run it.
 func lend(t *testing.T, program string) string {
-	t.Helper()
 	dir, err := os.MkdirTemp("", "lent") //nolint:usetesting // Other users can't enter the folder above t.TempDir.
 	must.Do(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })

@@ -111,7 +111,6 @@ var autoscaling = filepath.FromSlash("../../../deployments/integrations/autoscal
 
 // autoscaler applies a shipped autoscaler after a change.
 func (w *world) autoscaler(t *testing.T, name string, into any, change func()) {
-	t.Helper()
 	content, err := os.ReadFile(filepath.Join(autoscaling, name))
 	if err == nil {
 		err = yaml.UnmarshalStrict(content, into)
@@ -127,7 +126,6 @@ func (w *world) autoscaler(t *testing.T, name string, into any, change func()) {
 // upAndDown gives the Deployment work for two devices in full use, and then for a fifth of one. It
 // has three replicas, which are in use for 67 % of 70 %, and then one, whose claim alone is left.
 func (w *world) upAndDown(t *testing.T, also func(replicas int) error) {
-	t.Helper()
 	begun := time.Now()
 	w.work(t, 2, 3, func() error { return also(3) })
 	t.Logf("three replicas after %v", time.Since(begun).Round(time.Second))
@@ -147,7 +145,6 @@ func (w *world) upAndDown(t *testing.T, also func(replicas int) error) {
 // serve runs an API server on the node at a port, and waits until the cluster's own serves its
 // group.
 func (w *world) serve(t *testing.T, group string, port int, program string, args ...string) {
-	t.Helper()
 	kubeconfig := w.cluster.Kubeconfig()
 	client := w.network.client()
 	client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // it signs for itself
@@ -163,7 +160,6 @@ func (w *world) serve(t *testing.T, group string, port int, program string, args
 // work divides so much work, in devices that are in full use, among the ready pods until there are
 // as many as wanted, and something else is true.
 func (w *world) work(t *testing.T, devices float64, replicas int, also func() error) {
-	t.Helper()
 	live.Await(t, 2*startTimeout, fmt.Sprintf("%d replicas", replicas), func() error {
 		d, err := w.client.AppsV1().Deployments("team-nlp").Get(t.Context(), "embedder", metav1.GetOptions{})
 		if err != nil {

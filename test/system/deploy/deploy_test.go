@@ -156,7 +156,6 @@ func (w *world) token(account string) string {
 
 // get requests an address from within the pods' network, with names and values of headers in turns.
 func (w *world) get(t *testing.T, address string, header ...string) (status int, body []byte) {
-	t.Helper()
 	a := must.Get(live.Ask(t.Context(), w.network.client(), address, header...))(t)
 	return a.Status, a.Body
 }

@@ -132,7 +132,6 @@ func (w *world) testGateway(t *testing.T) {
 // installGateway installs the chart with its gateway, whose exporters ask for tokens, and with more
 // values of web. It returns the gateway's address.
 func (w *world) installGateway(web object) (address string) {
-	w.Helper()
 	web["kubeAuthorization"] = object{"enabled": true}
 	w.install(object{"gateway": object{"enabled": true}, "web": web})
 	w.kubectl("rollout", "status", "deployment/"+release+"-gateway", "-n", namespace, "--timeout="+startTimeout.String())
@@ -181,7 +180,6 @@ func (w *world) testTop(t *testing.T) {
 
 // ask runs a command for all nodes of the cluster, and returns what it prints.
 func (w *world) ask(t *testing.T, args ...string) (string, error) {
-	t.Helper()
 	cmd := w.cluster.Command(t.Context(), os.Getenv("DRA_EXPORTER"), append(args, "--all-nodes")...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.cluster.Kubeconfig())
 	var stderr strings.Builder

@@ -34,7 +34,6 @@ type impostor struct {
 
 // startImpostor starts an impostor in the pods' network, with TLS if a certificate is given.
 func (w *world) startImpostor(t *testing.T, certificates ...tls.Certificate) *impostor {
-	t.Helper()
 	listener := must.Get(w.network.listen(t.Context(), node.Address+":0"))(t)
 	i := &impostor{}
 	i.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

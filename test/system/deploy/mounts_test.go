@@ -150,7 +150,6 @@ func checker(missing string) string {
 
 // check runs dra-exporter check in a pod.
 func (w *world) check(missing string, spec corev1.PodSpec) {
-	w.Helper()
 	spec.RestartPolicy = corev1.RestartPolicyNever
 	c := &spec.Containers[0]
 	c.Args, c.LivenessProbe, c.ReadinessProbe, c.Ports = []string{"check", "-o", "json"}, nil, nil, nil
@@ -160,7 +159,6 @@ func (w *world) check(missing string, spec corev1.PodSpec) {
 
 // run runs a pod.
 func (w *world) run(name string, spec corev1.PodSpec) {
-	w.Helper()
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
 	must.Get(w.client.CoreV1().Pods(namespace).Create(w.Context(), &pod, metav1.CreateOptions{}))(w)
 }
@@ -168,7 +166,6 @@ func (w *world) run(name string, spec corev1.PodSpec) {
 // checked returns the output of check by the name of the line, with numbers masked. Some pods run
 // check at the same time: if a request timed out in one, another pod repeats it.
 func (w *world) checked(missing string) map[string]string {
-	w.Helper()
 	name := checker(missing)
 	w.ended(name)
 	said := w.kubectl("logs", "-n", namespace, name)
@@ -202,7 +199,6 @@ func (w *world) checked(missing string) map[string]string {
 
 // ended waits until a pod has ended, and returns its state.
 func (w *world) ended(name string) (phase corev1.PodPhase) {
-	w.Helper()
 	live.Await(w, startTimeout, name+" has ended", func() error {
 		pod, err := w.client.CoreV1().Pods(namespace).Get(w.Context(), name, metav1.GetOptions{})
 		if err != nil {

@@ -122,7 +122,6 @@ func (w *world) runHelmTest(t *testing.T, values object, addresses ...string) (c
 // makeSecrets creates the Secrets of the example: the exporter's with the web configuration, and
 // the scraper's. It returns a pool that trusts the certificate.
 func (w *world) makeSecrets(t *testing.T, webConfig string) *x509.CertPool {
-	t.Helper()
 	hash := must.Get(bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost))(t)
 	certificate, key := selfSigned(t)
 	for name, content := range map[string]map[string]string{
@@ -142,7 +141,6 @@ func (w *world) makeSecrets(t *testing.T, webConfig string) *x509.CertPool {
 
 // selfSigned returns a self-signed certificate for the exporter's name, and its key.
 func selfSigned(t *testing.T) (certificate, key string) {
-	t.Helper()
 	private := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),

@@ -21,7 +21,6 @@ type object = map[string]any
 func prometheusConfig(t *testing.T, m *monitoringv1.PodMonitor, kubeconfig string,
 	secret func(name, key string) string,
 ) string {
-	t.Helper()
 	endpoint := &m.Spec.PodMetricsEndpoints[0]
 	relabelings := []object{
 		{"source_labels": []string{"__meta_kubernetes_pod_phase"}, "regex": "(Failed|Succeeded)", "action": "drop"},

@@ -33,7 +33,6 @@ type counted struct {
 
 // replace changes the DaemonSet and waits for the new pod.
 func (w *world) replace() rollout {
-	w.Helper()
 	before, counters := w.pods()[0].Name, w.counters(w.T)
 	w.install(object{"podAnnotations": object{"changed": "yes"}})
 	after := w.pods()

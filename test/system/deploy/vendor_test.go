@@ -28,7 +28,6 @@ type vendor struct {
 // start starts it on the node for the devices in the slices. It returns the scrape configuration
 // for it.
 func (v *vendor) start(t *testing.T, client kubernetes.Interface, on network) map[string]any {
-	t.Helper()
 	slices := must.Get(client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{}))(t)
 	var uuids []string
 	for i := range slices.Items {
@@ -75,7 +74,6 @@ func (v *vendor) start(t *testing.T, client kubernetes.Interface, on network) ma
 // the container by its path, and the folder of the files that it opens, as the library opens
 // /dev/nvidia*.
 func nvidia(t *testing.T) object {
-	t.Helper()
 	dir := t.TempDir()
 	machine := must.Get(nvmltest.New(t.Context(), dir))(t)
 	machine.Reset(2)

@@ -86,7 +86,6 @@ func newWorld(t *testing.T) *world {
 
 // render renders the chart with more values.
 func (w *world) render(more map[string]any, tests bool) []string {
-	w.Helper()
 	values := maps.Clone(w.values)
 	maps.Copy(values, more)
 	documents, err := chart.Render(filepath.Join("..", "..", "..", "deployments", "helm", "dra-exporter"), chart.Release{
@@ -98,7 +97,6 @@ func (w *world) render(more map[string]any, tests bool) []string {
 
 // install renders the chart with more values, applies it and waits for the rollout.
 func (w *world) install(more map[string]any) {
-	w.Helper()
 	var applied []string
 	for _, document := range w.render(more, false) {
 		var kind metav1.TypeMeta
@@ -115,19 +113,16 @@ func (w *world) install(more map[string]any) {
 }
 
 func (w *world) apply(documents ...string) {
-	w.Helper()
 	must.Get(w.cluster.Kubectl(w.Context(), strings.Join(documents, "---\n"), "apply", "-f", "-"))(w)
 }
 
 func (w *world) kubectl(args ...string) string {
-	w.Helper()
 	out := must.Get(w.cluster.Kubectl(w.Context(), "", args...))(w)
 	return string(out)
 }
 
 // pods returns the pods of the DaemonSet that are not terminating.
 func (w *world) pods() []corev1.Pod {
-	w.Helper()
 	var all corev1.PodList
 	raw := w.kubectl("get", "pods", "-n", namespace, "-l", "app.kubernetes.io/name="+release, "-o", "json")
 	must.Do(w, json.Unmarshal([]byte(raw), &all))
@@ -143,7 +138,6 @@ func (w *world) pods() []corev1.Pod {
 // startPrometheus starts a Prometheus in the network of the pods, which scrapes with the settings
 // of the PodMonitor.
 func (w *world) startPrometheus(address string) live.Prometheus {
-	w.Helper()
 	config := prometheusConfig(w.T, w.monitor, w.cluster.Kubeconfig(), func(name, key string) (value string) {
 		live.Await(w, startTimeout, key+" of Secret "+name, func() error {
 			s, err := w.client.CoreV1().Secrets(namespace).Get(w.Context(), name, metav1.GetOptions{})

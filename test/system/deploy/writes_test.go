@@ -104,7 +104,6 @@ func (w *world) write(t *testing.T, name string, spec corev1.PodSpec) (tried map
 
 // writer returns the pod of the DaemonSet with the program that tries to write.
 func (w *world) writer(t *testing.T) corev1.PodSpec {
-	t.Helper()
 	dir := t.TempDir()
 	program, tar := filepath.Join(dir, "writable"), filepath.Join(dir, "image.tar")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/writable")
@@ -126,7 +125,6 @@ func (w *world) writer(t *testing.T) corev1.PodSpec {
 
 // parseWrites returns how many paths were tried by folder, and what was written to.
 func parseWrites(t *testing.T, said string) (tried map[string]int, wrote []string) {
-	t.Helper()
 	tried = map[string]int{}
 	for line := range strings.Lines(said) {
 		line = strings.TrimSuffix(line, "\n")

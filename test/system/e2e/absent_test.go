@@ -112,7 +112,6 @@ const amdFolder = "devices/pci0000:00/0000:03:00.0/"
 
 // amdCard writes a tree of a card of AMD, with some files of its own.
 func amdCard(t *testing.T, files string) (root string) {
-	t.Helper()
 	root = t.TempDir()
 	drivertest.WriteTree(t, root, files+amdFolder+`vendor: 0x1002
 `+amdFolder+`class: 0x038000

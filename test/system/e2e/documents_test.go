@@ -118,7 +118,6 @@ func lastCommand(said, document string) string {
 // steps returns the blocks of a document as lines of a script: commands, and files to be written or
 // changed, in their order.
 func steps(t *testing.T, blocks []docs.Block, tree string) []string {
-	t.Helper()
 	var script []string
 	staged := 0
 	stage := func(text string) string {
@@ -159,7 +158,6 @@ func steps(t *testing.T, blocks []docs.Block, tree string) []string {
 }
 
 func readFile(t *testing.T, path string) []byte {
-	t.Helper()
 	content := must.Get(os.ReadFile(path))(t)
 	return content
 }
@@ -181,7 +179,6 @@ func environment() []string {
 
 // copyTree copies the files that git tracks, and the untracked ones that it does not ignore.
 func copyTree(t *testing.T, root, to string) {
-	t.Helper()
 	list := exec.CommandContext(t.Context(), "git", "-C", root, "-c", "safe.directory=*",
 		"ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	listed, err := list.Output()

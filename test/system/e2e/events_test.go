@@ -32,7 +32,6 @@ func (s *sentEvents) all() []corev1.Event {
 
 // eventsFront returns the address of an API server that also takes Events, which it returns.
 func eventsFront(t *testing.T, server *kubetest.Server) (address string, sent *sentEvents) {
-	t.Helper()
 	to, err := url.Parse(server.URL())
 	must.Do(t, err)
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, FlushInterval: -1}

@@ -86,7 +86,6 @@ func TestMemoryWithEverythingOn(t *testing.T) {
 // cost prints, for each minute in which the program is scraped every 15 s, its share of a core and
 // the amount of state that it writes. A profile is of the last minute.
 func (p *program) cost() {
-	p.t.Helper()
 	var profiling sync.WaitGroup
 	defer profiling.Wait()
 	if *profile != "" {
@@ -118,7 +117,6 @@ func (p *program) cost() {
 
 // written returns the number of bytes that the program has written to its state folder.
 func (p *program) written() float64 {
-	p.t.Helper()
 	bytes, ok := p.scrape().value("dra_exporter_state_written_bytes_total")
 	must.That(p.t, ok, "what is written to the state folder is not counted")
 	return bytes
@@ -126,7 +124,6 @@ func (p *program) written() float64 {
 
 // keep writes the response of a path to a file of the profile.
 func (p *program) keep(path, name string) {
-	p.t.Helper()
 	expect.OK(p.t, os.WriteFile(filepath.Join(*profile, name), p.page(path).Body, 0o600))
 }
 
@@ -135,7 +132,6 @@ func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 // largeCluster returns the kubeconfig of an API server with the slice, pods and claims of the node,
 // and the Events that it was sent.
 func largeCluster(t *testing.T, n *largenode.Node) (kubeconfig string, sent *sentEvents) {
-	t.Helper()
 	server, _ := kubetest.New(t)
 	slice := must.Get(yaml.YAMLToJSON([]byte(node.GPUs(largenode.Name, largenode.Driver, largenode.Devices))))(t)
 	server.Put(kubetest.Slices, slice)

@@ -14,7 +14,6 @@ import (
 
 // run runs the program to its end.
 func run(t *testing.T, args []string, env ...string) (status int, stdout, stderr string) {
-	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	cmd := command(ctx, args, env...)

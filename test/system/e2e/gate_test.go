@@ -55,7 +55,6 @@ func gateEndpoint(url string) string {
 
 // gated starts the program with one held GPU, whose readings an endpoint serves.
 func gated(t *testing.T, page func(step int) string) (*program, *answering) {
-	t.Helper()
 	s := &answering{}
 	s.set(page)
 	n := newNode(t)
@@ -69,7 +68,6 @@ func gated(t *testing.T, page func(step int) string) (*program, *answering) {
 // after waits until the endpoint has responded n times more, and the program has used the last of
 // these responses.
 func (s *answering) after(p *program, n int64) {
-	p.t.Helper()
 	want := s.steps.Load() + n + 1
 	p.eventually("more responses", func() bool { return s.steps.Load() >= want })
 }

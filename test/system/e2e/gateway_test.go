@@ -18,7 +18,6 @@ import (
 
 // gateway starts the gateway with an API server.
 func gateway(t *testing.T, kubeconfig string, more ...string) *program {
-	t.Helper()
 	args := append([]string{
 		"gateway", "--kubeconfig=" + kubeconfig, "--exporter.namespace=dra", "--web.listen-address=127.0.0.1:0",
 	}, more...)

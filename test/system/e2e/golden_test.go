@@ -62,13 +62,11 @@ func TestGoldenClaims(t *testing.T) {
 }
 
 func recorded(t *testing.T, name string) string {
-	t.Helper()
 	data := must.Get(os.ReadFile(filepath.Join("testdata", "recorded", name)))(t)
 	return string(data)
 }
 
 func recordedList(t *testing.T) *v1.ListPodResourcesResponse {
-	t.Helper()
 	list := must.Get(podresourcestest.ParseList([]byte(recorded(t, "list.json"))))(t)
 	return list
 }
@@ -77,7 +75,6 @@ func recordedList(t *testing.T) *v1.ListPodResourcesResponse {
 // list.json, the claims with generated names had changed, multi had ended, and the pods of
 // get-*.json had started. cc-2, whose claim is recorded, is not listed.
 func recordedLater(t *testing.T) *v1.ListPodResourcesResponse {
-	t.Helper()
 	list := recordedList(t)
 	list.PodResources = slices.DeleteFunc(list.PodResources, func(p *v1.PodResources) bool { return p.Name == "multi" })
 	renamed := map[string]string{"single-gpu-gw4mb": "single-gpu-64qkp", "exporter-gpus-87rgk": "exporter-gpus-jn427"}
@@ -101,7 +98,6 @@ func recordedLater(t *testing.T) *v1.ListPodResourcesResponse {
 // goldenSources returns the flags with all sources switched off whose own metrics the golden files
 // do not have, so that a new source changes no golden file.
 func goldenSources(t *testing.T, f flags) flags {
-	t.Helper()
 	help, err := command(t.Context(), []string{"--help"}).CombinedOutput()
 	must.That(t, err == nil, "--help: %v: %s", err, help)
 	found := regexp.MustCompile(`--\[no-\]source\.(\w+)\s`).FindAllSubmatch(help, -1)
@@ -116,7 +112,6 @@ func goldenSources(t *testing.T, f flags) flags {
 
 // checkGolden compares an exposition with a golden file and checks it with promtool.
 func checkGolden(t *testing.T, name string, exposition []byte) {
-	t.Helper()
 	lint(t, exposition)
 	compareGolden(t, name, stable(exposition))
 }
@@ -170,7 +165,6 @@ func rounded(line []byte) []byte {
 
 // lint checks an exposition with promtool.
 func lint(t *testing.T, exposition []byte) {
-	t.Helper()
 	promtool := os.Getenv("PROMTOOL")
 	must.That(t, promtool != "", "PROMTOOL is not set: run make test-e2e")
 	cmd := exec.CommandContext(t.Context(), promtool, "check", "metrics", "--extended")

@@ -22,7 +22,6 @@ import (
 
 // incidents returns the response of /api/v1/incidents.
 func (p *program) incidents() []*recorder.Incident {
-	p.t.Helper()
 	var out present.IncidentsReport
 	must.Do(p.t, json.Unmarshal(p.page("/api/v1/incidents").Body, &out))
 	return out.Incidents
@@ -30,7 +29,6 @@ func (p *program) incidents() []*recorder.Incident {
 
 // receipts returns the response of /api/v1/receipts.
 func (p *program) receipts() []*recorder.Receipt {
-	p.t.Helper()
 	var out present.ReceiptsReport
 	must.Do(p.t, json.Unmarshal(p.page("/api/v1/receipts").Body, &out))
 	return out.Receipts
@@ -38,7 +36,6 @@ func (p *program) receipts() []*recorder.Receipt {
 
 // recording returns an incident with its recording.
 func (p *program) recording(id string) *recorder.Incident {
-	p.t.Helper()
 	var out present.IncidentsReport
 	err := json.Unmarshal(p.page("/api/v1/incidents?id="+id).Body, &out)
 	must.That(p.t, err == nil && len(out.Incidents) == 1, "%d incidents are called %s: %v", len(out.Incidents), id, err)
@@ -133,7 +130,6 @@ func TestIncident(t *testing.T) {
 }
 
 func files(t *testing.T, folder string) []string {
-	t.Helper()
 	names := must.Get(filepath.Glob(filepath.Join(folder, "*.json.gz")))(t)
 	return names
 }

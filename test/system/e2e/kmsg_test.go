@@ -113,7 +113,6 @@ func TestSeverityOfErrors(t *testing.T) {
 		n.append("kmsg", fmt.Sprintf("4,%d,%d000000,-;%s\n", sequence, sequence, text))
 	}
 	counted := func(name string, count float64, labels ...string) {
-		t.Helper()
 		p.eventually(fmt.Sprint(name, labels, " is ", count), func() bool { return p.scrape().is(count, name, labels...) })
 	}
 	text := func() (out string) {

@@ -19,7 +19,6 @@ import (
 // apiServer starts an API server with the objects of a file in kubectl's format, and returns it
 // with a kubeconfig.
 func apiServer(t *testing.T) (server *kubetest.Server, kubeconfig string) {
-	t.Helper()
 	server, kubeconfig = kubetest.New(t)
 	put(t, server, kubetest.Slices, "resourceslices.yaml")
 	put(t, server, kubetest.Claims, "resourceclaims-all.yaml")
@@ -27,7 +26,6 @@ func apiServer(t *testing.T) (server *kubetest.Server, kubeconfig string) {
 }
 
 func put(t *testing.T, server *kubetest.Server, resource, file string) {
-	t.Helper()
 	var list struct {
 		Items []json.RawMessage `json:"items"`
 	}

@@ -9,13 +9,11 @@ import (
 
 // holders returns the number of pods that hold a device.
 func holders(p *program) int {
-	p.t.Helper()
 	return len(p.scrape().rows("dra_pod_claim_info"))
 }
 
 // checkRate checks that the kubelet was called at most 3 times in any second.
 func checkRate(t *testing.T, calls []time.Time) {
-	t.Helper()
 	const most = 3
 	for i := most; i < len(calls); i++ {
 		within := calls[i].Sub(calls[i-most])

@@ -96,7 +96,6 @@ func TestLogin(t *testing.T) {
 
 // startLogin starts oauth2-proxy in front of a gateway, and returns its address.
 func startLogin(t *testing.T, gateway, issuer string) string {
-	t.Helper()
 	path := os.Getenv("OAUTH2_PROXY")
 	must.That(t, path != "", "OAUTH2_PROXY is not set: run this with make test-one SUITE=e2e RUN=TestLogin")
 	listen := live.FreeAddress(t)
@@ -120,7 +119,6 @@ func startLogin(t *testing.T, gateway, issuer string) string {
 
 // documentedArguments returns the arguments of oauth2-proxy in the gateway's README.
 func documentedArguments(t *testing.T) []string {
-	t.Helper()
 	content := must.Get(os.ReadFile("../../../exporter/gateway/README.md"))(t)
 	_, rest, _ := strings.Cut(string(content), "```yaml\nargs:")
 	block, _, _ := strings.Cut(rest, "```")
@@ -133,7 +131,6 @@ func documentedArguments(t *testing.T) []string {
 // provider starts an OpenID provider at which every login is that of a user with these claims, and
 // returns its address.
 func provider(t *testing.T, user string) string {
-	t.Helper()
 	key := must.Get(rsa.GenerateKey(rand.Reader, 2048))(t)
 	encode := base64.RawURLEncoding.EncodeToString
 	mux := http.NewServeMux()

@@ -59,7 +59,6 @@ func TestMemoryOfLargeNode(t *testing.T) {
 
 // checkGroupCosts compares the number of series of each group with METRICS.md.
 func checkGroupCosts(t *testing.T, m metrics) {
-	t.Helper()
 	for _, group := range exposition.Groups() {
 		if group.Group == exposition.GroupHistograms { // in protobuf alone
 			continue

@@ -24,7 +24,6 @@ type metrics struct {
 }
 
 func parseMetrics(t *testing.T, body []byte) metrics {
-	t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(body))
 	must.That(t, err == nil, "parse the exposition: %v", err)
@@ -64,7 +63,6 @@ func (m metrics) sum(name string, labels ...string) (sum float64, n int) {
 
 // value returns the value of the only row with these labels, and false if there is none.
 func (m metrics) value(name string, labels ...string) (float64, bool) {
-	m.t.Helper()
 	rows := m.rows(name, labels...)
 	must.That(m.t, len(rows) <= 1, "%d rows of %s%q, want one", len(rows), name, labels)
 	if len(rows) == 0 {
@@ -75,28 +73,24 @@ func (m metrics) value(name string, labels ...string) (float64, bool) {
 
 // want checks the value of the only row with these labels.
 func (m metrics) want(want float64, name string, labels ...string) {
-	m.t.Helper()
 	got, ok := m.value(name, labels...)
 	expect.That(m.t, ok && got == want, "%s%q is %v (there: %v), want %v", name, labels, got, ok, want)
 }
 
 // wantNone checks that there is no such row.
 func (m metrics) wantNone(name string, labels ...string) {
-	m.t.Helper()
 	rows := m.rows(name, labels...)
 	expect.That(m.t, len(rows) == 0, "%d rows of %s%q, want none", len(rows), name, labels)
 }
 
 // is reports whether the only row with these labels has that value.
 func (m metrics) is(want float64, name string, labels ...string) bool {
-	m.t.Helper()
 	got, ok := m.value(name, labels...)
 	return ok && got == want
 }
 
 // positive reports whether there is one row with these labels and its value is above 0.
 func (m metrics) positive(name string, labels ...string) bool {
-	m.t.Helper()
 	got, ok := m.value(name, labels...)
 	return ok && got > 0
 }
@@ -114,7 +108,6 @@ func rowValue(row *dto.Metric) float64 {
 
 // report gets the snapshot.
 func (p *program) report() present.Report {
-	p.t.Helper()
 	var r present.Report
 	d := json.NewDecoder(bytes.NewReader(p.page("/api/v1/snapshot").Body))
 	d.DisallowUnknownFields()

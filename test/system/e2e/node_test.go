@@ -32,7 +32,6 @@ type machine struct {
 
 // newNode returns a node whose kubelet serves no pods.
 func newNode(t *testing.T) *machine {
-	t.Helper()
 	n := newNodeWithoutKubelet(t)
 	n.startKubelet()
 	return n
@@ -40,32 +39,27 @@ func newNode(t *testing.T) *machine {
 
 // newNodeWithoutKubelet returns a node whose kubelet does not serve yet.
 func newNodeWithoutKubelet(t *testing.T) *machine {
-	t.Helper()
 	n := node.New(t, nodeName)
 	return &machine{Node: n, t: t, kubelet: n.Kubelet}
 }
 
 func (n *machine) startKubelet() {
-	n.t.Helper()
 	must.Do(n.t, n.Start())
 }
 
 func (n *machine) path(name string) string { return n.Path(filepath.FromSlash(name)) }
 
 func (n *machine) mkdir(name string) {
-	n.t.Helper()
 	must.Do(n.t, os.MkdirAll(n.path(name), 0o755))
 }
 
 func (n *machine) write(name, text string) string {
-	n.t.Helper()
 	must.Do(n.t, os.WriteFile(n.path(name), []byte(text), 0o644))
 	return n.path(name)
 }
 
 // append appends to a file.
 func (n *machine) append(name, text string) {
-	n.t.Helper()
 	f, err := os.OpenFile(n.path(name), os.O_APPEND|os.O_WRONLY, 0)
 	must.Do(n.t, err)
 	_, err = f.WriteString(text)
@@ -73,7 +67,6 @@ func (n *machine) append(name, text string) {
 }
 
 func (n *machine) setPods(pods ...*v1.PodResources) {
-	n.t.Helper()
 	must.Do(n.t, n.kubelet.SetPods(pods...))
 }
 
@@ -87,7 +80,6 @@ func (n *machine) flags(more flags) flags {
 
 // addPod creates the log folder of a pod and its cgroup with processes.
 func (n *machine) addPod(namespace, name, uid string) {
-	n.t.Helper()
 	must.Do(n.t, n.MakeLogs(namespace, name, uid))
 	n.mkdir(cgroup(uid))
 	n.write(cgroup(uid)+"/cgroup.events", "populated 1\nfrozen 0\n")
@@ -95,7 +87,6 @@ func (n *machine) addPod(namespace, name, uid string) {
 
 // endPod removes the cgroup of a pod.
 func (n *machine) endPod(uid string) {
-	n.t.Helper()
 	must.Do(n.t, n.RemoveCgroup(uid))
 }
 
@@ -126,13 +117,11 @@ func gpus(n int) string { return node.GPUs(nodeName, gpuDriver, n) }
 
 // inventory writes an inventory file.
 func (n *machine) inventory(objects ...string) string {
-	n.t.Helper()
 	return n.write("inventory.yaml", strings.Join(objects, ""))
 }
 
 // vendor starts a fake vendor's exporter.
 func vendor(t *testing.T, h http.HandlerFunc) string {
-	t.Helper()
 	server := httptest.NewServer(h)
 	t.Cleanup(func() {
 		server.CloseClientConnections() // handlers that hang
@@ -158,6 +147,5 @@ func endpoint(name, url string) string {
 
 // scrapeConfig writes a scrape configuration.
 func (n *machine) scrapeConfig(endpoints ...string) string {
-	n.t.Helper()
 	return n.write("scrape.yaml", "endpoints:\n"+strings.Join(endpoints, ""))
 }

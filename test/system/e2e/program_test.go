@@ -44,7 +44,6 @@ func command(ctx context.Context, args []string, env ...string) *exec.Cmd {
 // start starts the program, waits until it serves its first snapshot, and stops it when the test
 // ends.
 func start(t *testing.T, f flags, env ...string) *program {
-	t.Helper()
 	p := launch(t, f, env...)
 	p.eventually("ready", func() bool { return p.status("/readyz") == http.StatusOK })
 	return p
@@ -52,7 +51,6 @@ func start(t *testing.T, f flags, env ...string) *program {
 
 // launch starts the program, waits until it listens, and stops it when the test ends.
 func launch(t *testing.T, f flags, env ...string) *program {
-	t.Helper()
 	return &program{
 		Program: live.Launch(t, command(context.Background(), f.Args(), env...)), t: t,
 		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: startTimeout},
@@ -69,7 +67,6 @@ func (p *program) get(path string, headers ...string) (answer, error) {
 
 // page requests a path that must exist.
 func (p *program) page(path string, headers ...string) answer {
-	p.t.Helper()
 	a, err := p.get(path, headers...)
 	must.That(p.t, err == nil, "get %s: %v", path, err)
 	must.That(p.t, a.Status == http.StatusOK, "get %s: status %d: %.300s", path, a.Status, a.Body)
@@ -87,7 +84,6 @@ func (p *program) status(path string) int {
 
 // scrape scrapes the program, which must always answer in time.
 func (p *program) scrape() metrics {
-	p.t.Helper()
 	return parseMetrics(p.t, p.timely().Body)
 }
 
@@ -110,18 +106,15 @@ func (p *program) timely() answer {
 
 // lastScrape scrapes a program that waits for its last scrape.
 func (p *program) lastScrape() metrics {
-	p.t.Helper()
 	return parseMetrics(p.t, p.page("/metrics").Body)
 }
 
 // eventually waits until a condition holds.
 func (p *program) eventually(what string, is func() bool) {
-	p.t.Helper()
 	p.within(startTimeout, what, is)
 }
 
 func (p *program) within(timeout time.Duration, what string, is func() bool) {
-	p.t.Helper()
 	for deadline := time.Now().Add(timeout); !is(); time.Sleep(50 * time.Millisecond) {
 		must.That(p.t, p.Running(), "not %s: the program has ended: %v", what, p.State())
 		must.That(p.t, !time.Now().After(deadline), "not %s within %v", what, timeout)
@@ -130,14 +123,12 @@ func (p *program) within(timeout time.Duration, what string, is func() bool) {
 
 // cpu returns the processor time of the program.
 func (p *program) cpu() time.Duration {
-	p.t.Helper()
 	d := must.Get(p.CPU())(p.t)
 	return d
 }
 
 // memory returns a field of /proc/PID/status in bytes: VmRSS or VmHWM.
 func (p *program) memory(field string) int64 {
-	p.t.Helper()
 	n := must.Get(p.Memory(field))(p.t)
 	return n
 }

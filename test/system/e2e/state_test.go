@@ -61,7 +61,6 @@ func stateNode(t *testing.T) (n *machine, m *meters, f flags) {
 
 // held waits until claim-a was held for this time.
 func (p *program) held(seconds float64) {
-	p.t.Helper()
 	p.eventually("the claim is charged", func() bool {
 		held, ok := p.scrape().value("dra_claim_allocated_seconds_total", "resourceclaim_name", "claim-a")
 		traffic, _ := p.lastScrape().value("dra_claim_io_bytes_total", "resourceclaim_name", "claim-a")
@@ -72,7 +71,6 @@ func (p *program) held(seconds float64) {
 // counters returns the counters of devices, claims and pods, and the times at which they were
 // created.
 func (p *program) counters() map[string]float64 {
-	p.t.Helper()
 	out := map[string]float64{}
 	for line := range strings.Lines(string(p.page("/metrics", "Accept", acceptOpenMetrics).Body)) {
 		series, value, found := strings.Cut(strings.TrimSpace(line), "} ")
@@ -124,7 +122,6 @@ func endings() map[string]func(p *program, f flags) {
 
 // findLocked runs a second program on the same folder: it runs without it, and reports that.
 func findLocked(t *testing.T, f flags) {
-	t.Helper()
 	second := start(t, f)
 	second.held(1)
 	second.scrape().want(0, "dra_exporter_source_up", "source", "state")
@@ -136,7 +133,6 @@ func findLocked(t *testing.T, f flags) {
 // checkFolder runs check: in the pod of the program, it reads the state folder of the program
 // without changing it. Without a state folder, it reports that nothing is kept over a restart.
 func checkFolder(t *testing.T, f flags) {
-	t.Helper()
 	folder, without := f["state.dir"], f.With(nil)
 	delete(without, "state.dir")
 	for _, of := range []struct {
@@ -164,7 +160,6 @@ func checkFolder(t *testing.T, f flags) {
 // has served. On a busy machine, a tick may be served before it is written. If the program is
 // killed then, its counters begin again: the tests of package state cover that.
 func (p *program) killWritten(f flags) {
-	p.t.Helper()
 	p.eventually("what was served is written", func() bool {
 		p.suspend()
 		if !written(p.t, f["state.dir"]) {
@@ -178,7 +173,6 @@ func (p *program) killWritten(f flags) {
 
 // suspend stops all threads of the program. SIGCONT continues them.
 func (p *program) suspend() {
-	p.t.Helper()
 	p.signal(syscall.SIGSTOP)
 	p.eventually("the program is suspended", func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
@@ -191,7 +185,6 @@ func (p *program) suspend() {
 }
 
 func (p *program) signal(s syscall.Signal) {
-	p.t.Helper()
 	err := syscall.Kill(p.PID(), s)
 	must.That(p.t, err == nil, "send %v: %v", s, err)
 }
@@ -199,7 +192,6 @@ func (p *program) signal(s syscall.Signal) {
 // written reports whether the newest segment of a state folder ends with a mark: a frame whose
 // content is the letter M.
 func written(t *testing.T, folder string) bool {
-	t.Helper()
 	segments, err := filepath.Glob(filepath.Join(folder, "state-*.log"))
 	must.That(t, err == nil && len(segments) != 0, "segments: %q, %v", segments, err)
 	b := must.Get(os.ReadFile(slices.Max(segments)))(t)

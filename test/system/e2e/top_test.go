@@ -23,7 +23,6 @@ type terminal struct {
 
 // openTerminal opens a terminal of a width in which a shell runs.
 func openTerminal(t *testing.T, width int) *terminal {
-	t.Helper()
 	dir, err := os.MkdirTemp("", "tmux") //nolint:usetesting // the path of t.TempDir is too long for a socket
 	must.Do(t, err)
 	term := &terminal{t, filepath.Join(dir, "socket")}
@@ -36,7 +35,6 @@ func openTerminal(t *testing.T, width int) *terminal {
 }
 
 func (t *terminal) tmux(args ...string) string {
-	t.t.Helper()
 	out, err := exec.Command("tmux", append([]string{"-S", t.socket}, args...)...).CombinedOutput()
 	must.That(t.t, err == nil, "tmux %v: %v: %s", args, err, out)
 	return string(out)
@@ -44,19 +42,16 @@ func (t *terminal) tmux(args ...string) string {
 
 // keys presses keys, by tmux's names.
 func (t *terminal) keys(keys ...string) {
-	t.t.Helper()
 	t.tmux(append([]string{"send-keys"}, keys...)...)
 }
 
 // screen returns what the terminal shows.
 func (t *terminal) screen() string {
-	t.t.Helper()
 	return t.tmux("capture-pane", "-p")
 }
 
 // await waits until the terminal shows all of some texts.
 func (t *terminal) await(texts ...string) {
-	t.t.Helper()
 	t.awaitThat(strings.Join(texts, ", "), func(screen string) bool {
 		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(screen, text) })
 	})
@@ -72,7 +67,6 @@ func (t *terminal) awaitThat(what string, is func(screen string) bool) {
 }
 
 func (t *terminal) alternate() bool {
-	t.t.Helper()
 	return strings.TrimSpace(t.tmux("display-message", "-p", "#{alternate_on}")) == "1"
 }
 

@@ -78,7 +78,6 @@ func playTree(t *testing.T, n *machine, parts []string) {
 
 // writeTree writes files. The content of one with a backslash is a Go string without quotes.
 func (n *machine) writeTree(lines string) {
-	n.t.Helper()
 	for line := range strings.Lines(lines) {
 		name, content, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		if !strings.Contains(content, `\`) {
@@ -95,7 +94,6 @@ func (n *machine) writeTree(lines string) {
 // holdTree lets pods hold devices. A line has a pod, its claim, the device, and its process if it
 // has one; those of a pod that holds nothing are -.
 func (n *machine) holdTree(driverName, lines string) {
-	n.t.Helper()
 	var pods []*v1.PodResources
 	for line := range strings.Lines(lines) {
 		fields := append(strings.Fields(line), "")
@@ -117,7 +115,6 @@ func (n *machine) holdTree(driverName, lines string) {
 // missing returns the expectations that do not hold. Each is a series with its value, or "none" for
 // one that must not be there, or "some" for any value above 0.
 func (m metrics) missing(lines string) (out []string) {
-	m.t.Helper()
 	label := regexp.MustCompile(`(\w+)="([^"]*)"`)
 	for line := range strings.Lines(lines) {
 		line = strings.TrimSpace(line)

@@ -27,7 +27,6 @@ const (
 
 // busyNode returns a node with a pod whose device has readings.
 func busyNode(t *testing.T) (*machine, flags) {
-	t.Helper()
 	n := newNode(t)
 	n.setPods(pod("team", "a", "claim-a", gpu(0)))
 	config := n.scrapeConfig(endpoint("vendor",
@@ -38,7 +37,6 @@ func busyNode(t *testing.T) (*machine, flags) {
 
 // charged reports whether energy was attributed to the pod.
 func (p *program) charged() bool {
-	p.t.Helper()
 	return p.scrape().positive("dra_pod_energy_joules_total", "pod", "a")
 }
 

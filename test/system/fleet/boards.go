@@ -42,6 +42,7 @@ type panel struct {
 		Instant, Hide bool
 	}
 	Panels []panel // of a collapsed row
+	folded bool    // it is in one
 }
 
 // variable is a variable of a dashboard with its default.
@@ -69,6 +70,9 @@ func loadBoards(checkout string) ([]board, error) {
 		}
 		boards[i].content = content
 		for _, row := range boards[i].Panels {
+			for j := range row.Panels {
+				row.Panels[j].folded = true
+			}
 			boards[i].Panels = append(boards[i].Panels, row.Panels...)
 		}
 	}
@@ -297,7 +301,7 @@ func (v *view) look(ctx context.Context, b *board) ([]row, error) {
 			return nil, fmt.Errorf("dashboard %s: %w", b.UID, err)
 		}
 		if of.Type == "query" {
-			rows = append(rows, row{variableRow, "$" + of.Name, c, v.limited(queryText(of.Query))})
+			rows = append(rows, row{Kind: variableRow, Name: "$" + of.Name, cost: c, limited: v.limited(queryText(of.Query))})
 		}
 	}
 	for _, a := range b.Annotations.List {
@@ -310,7 +314,9 @@ func (v *view) look(ctx context.Context, b *board) ([]row, error) {
 			return nil, fmt.Errorf("dashboard %s: annotation %s: %w", b.UID, a.Name, err)
 		}
 		v.drawn.Marks = append(v.drawn.Marks, marks)
-		rows = append(rows, row{annotationRow, "annotation " + a.Name, c, v.limited(a.Target.Expr)})
+		rows = append(rows, row{
+			Kind: annotationRow, Name: "annotation " + a.Name, cost: c, limited: v.limited(a.Target.Expr),
+		})
 	}
 	for i := range b.Panels {
 		p := &b.Panels[i]
@@ -327,7 +333,7 @@ func (v *view) look(ctx context.Context, b *board) ([]row, error) {
 
 // panel evaluates the queries of a panel.
 func (v *view) panel(ctx context.Context, p *panel) (row, error) {
-	r := row{Kind: panelRow, Name: p.Title}
+	r := row{Kind: panelRow, Name: p.Title, folded: p.folded}
 	for _, target := range p.Targets {
 		if target.Hide {
 			continue

@@ -65,6 +65,7 @@ type row struct {
 	Name string
 	cost
 	limited bool // it would return more if its limits were not divided
+	folded  bool // it is asked for when a collapsed row is opened
 }
 
 type rowKind int

@@ -13,7 +13,8 @@ func (r *result) print(w io.Writer) {
 	_, _ = fmt.Fprintf(w, "%s: %d nodes, %d series in a scrape, %.0f samples/s, %d series in the head, %.0f MB of heap, "+
 		"written and recorded in %.0f s\n", r.Tree, r.Nodes, r.Scraped, r.SamplesPerSecond, r.Head,
 		megabytes(int64(r.HeadBytes)), r.Written)
-	for _, s := range slices.Concat([]section{r.minute(), r.boards()}, r.Groups, r.Boards) {
+	sums := []section{r.minute(), r.boards("all dashboards", true), r.boards("all dashboards, as they open", false)}
+	for _, s := range slices.Concat(sums, r.Groups, r.Boards) {
 		s.print(w)
 	}
 }
@@ -29,11 +30,13 @@ func (r *result) minute() section {
 	return out
 }
 
-// boards returns the cost of each dashboard.
-func (r *result) boards() section {
-	out := section{Name: "all dashboards"}
+// boards returns the cost of each dashboard, with collapsed rows or without.
+func (r *result) boards(name string, folded bool) section {
+	out := section{Name: name}
 	for i := range r.Boards {
-		out.Rows = append(out.Rows, row{Kind: panelRow, Name: r.Boards[i].Name, cost: r.Boards[i].total()})
+		of := r.Boards[i]
+		of.Rows = slices.DeleteFunc(slices.Clone(of.Rows), func(r row) bool { return r.folded && !folded })
+		out.Rows = append(out.Rows, row{Kind: panelRow, Name: of.Name, cost: of.total()})
 	}
 	return out
 }

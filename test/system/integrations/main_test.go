@@ -34,7 +34,6 @@ func heavy(t *testing.T) {
 
 // program returns the path of a program that the environment names.
 func program(t *testing.T, variable string) string {
-	t.Helper()
 	path := os.Getenv(variable)
 	must.That(t, path != "", "%s is not set: run this with make test-integrations", variable)
 	return path
@@ -42,7 +41,6 @@ func program(t *testing.T, variable string) string {
 
 // shipped decodes a file of deployments/integrations.
 func shipped(t *testing.T, path string, into any) {
-	t.Helper()
 	content := must.Get(os.ReadFile(filepath.Join(files, path)))(t)
 	err := yaml.UnmarshalStrict(content, into)
 	must.That(t, err == nil, "%s: %v", path, err)
@@ -50,7 +48,6 @@ func shipped(t *testing.T, path string, into any) {
 
 // write writes a file as YAML, and returns its path.
 func write(t *testing.T, content any) string {
-	t.Helper()
 	data := must.Get(yaml.Marshal(content))(t)
 	path := filepath.Join(t.TempDir(), "file.yaml")
 	must.Do(t, os.WriteFile(path, data, 0o600))
@@ -59,7 +56,6 @@ func write(t *testing.T, content any) string {
 
 // scrapeDemo replaces what finds the pods of a cluster in a scrape configuration by the demo.
 func scrapeDemo(t *testing.T, job object, demo string) {
-	t.Helper()
 	must.That(t, job["kubernetes_sd_configs"] != nil && job["relabel_configs"] != nil, "the job finds no pods: %v", job)
 	delete(job, "kubernetes_sd_configs")
 	delete(job, "relabel_configs")

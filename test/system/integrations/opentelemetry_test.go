@@ -85,7 +85,6 @@ func leftOver(t *testing.T, received *otlp.Sink) {
 }
 
 func portOf(t *testing.T, address string) int {
-	t.Helper()
 	a := must.Get(net.ResolveTCPAddr("tcp", address))(t)
 	return a.Port
 }

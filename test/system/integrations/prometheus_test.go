@@ -48,7 +48,6 @@ func TestPrometheusAgent(t *testing.T) {
 
 // has waits until an expression has a value.
 func has(t *testing.T, server live.Prometheus, expr string) {
-	t.Helper()
 	live.Await(t, 2*time.Minute, expr, func() error {
 		got, err := server.Query(t.Context(), expr, time.Now())
 		if err == nil && len(got) == 0 {

@@ -64,7 +64,6 @@ func TestSchemas(t *testing.T) {
 
 func read(path string) func(*testing.T) []byte {
 	return func(t *testing.T) []byte {
-		t.Helper()
 		content := must.Get(os.ReadFile(filepath.Join(files, path)))(t)
 		return content
 	}
@@ -73,7 +72,6 @@ func read(path string) func(*testing.T) []byte {
 // clusterRules returns the rules as Google's object, as the page makes it: its type has no
 // keep_firing_for.
 func clusterRules(t *testing.T) []byte {
-	t.Helper()
 	rules := must.Get(os.ReadFile(filepath.Join(root, "dashboards", "out", "rules.yaml")))(t)
 	head := "apiVersion: monitoring.googleapis.com/v1\nkind: ClusterRules\nmetadata: {name: dra-exporter}\nspec:\n"
 	page := must.Get(os.ReadFile(filepath.Join(files, "google", "README.md")))(t)
@@ -84,7 +82,6 @@ func clusterRules(t *testing.T) []byte {
 
 // definitionsOf returns the custom resource definitions of a file of a module.
 func definitionsOf(t *testing.T, module, path string) []apiextensionsv1.CustomResourceDefinition {
-	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module)
 	cmd.Dir = t.TempDir() // outside of any module
 	said, err := cmd.Output()
@@ -124,7 +121,6 @@ func refused(t *testing.T, definitions []apiextensionsv1.CustomResourceDefinitio
 }
 
 func check(t *testing.T, of *apiextensionsv1.JSONSchemaProps, content map[string]any) []string {
-	t.Helper()
 	var internal apiextensions.JSONSchemaProps
 	must.Do(t, apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(of, &internal, nil))
 	structural := must.Get(schema.NewStructural(&internal))(t)

@@ -48,7 +48,6 @@ func TestVictoriaMetrics(t *testing.T) {
 
 // quickRules writes all rules with windows of seconds.
 func quickRules(t *testing.T) string {
-	t.Helper()
 	o := rules.Defaults()
 	o.Interval, o.IdleInterval, o.RateWindow = 2*time.Second, 2*time.Second, 16*time.Second
 	o.IdleWindow, o.IdleFor, o.IdleHeld, o.KeepFiring = 20*time.Second, 2*time.Second, 0.5, 5*time.Second
@@ -62,7 +61,6 @@ func quickRules(t *testing.T) string {
 
 // evaluated returns an error unless vmalert has evaluated every rule, and none fails.
 func evaluated(t *testing.T, server live.Prometheus) error {
-	t.Helper()
 	var data struct {
 		Groups []struct {
 			Interval float64 // seconds

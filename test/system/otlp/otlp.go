@@ -87,7 +87,6 @@ func texts(attributes []*commonpb.KeyValue) map[string]string {
 
 // Find waits for a data point whose attributes, those of the resource and its own, include some.
 func (s *Sink) Find(t testing.TB, metric, kind string, resource, point map[string]string) {
-	t.Helper()
 	live.Await(t, 2*time.Minute, fmt.Sprintf("%s of %v arrives", metric, resource), func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -117,7 +116,6 @@ func includes(all, some map[string]string) bool {
 
 // Start starts an OTLP server on a listener, until the test ends.
 func Start(t testing.TB, l net.Listener) *Sink {
-	t.Helper()
 	received := &Sink{found: map[string][]Point{}}
 	server := grpc.NewServer()
 	collectorpb.RegisterMetricsServiceServer(server, received)

@@ -33,7 +33,6 @@ type account struct {
 }
 
 func (n *namespace) account(name string) *account {
-	n.Helper()
 	a := &account{namespace: n, user: name, dir: n.TempDir()}
 	a.create()
 	meta := metav1.ObjectMeta{Name: name}
@@ -48,7 +47,6 @@ func (n *namespace) account(name string) *account {
 
 // create creates the ServiceAccount and writes a token for it to the file that the exporter reads.
 func (a *account) create() {
-	a.Helper()
 	accounts := a.client.CoreV1().ServiceAccounts(a.name)
 	create(a.namespace, accounts, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: a.user}})
 	request := &authenticationv1.TokenRequest{}
@@ -59,7 +57,6 @@ func (a *account) create() {
 
 // remove deletes the ServiceAccount. Its tokens are invalid from then on.
 func (a *account) remove() {
-	a.Helper()
 	a.no(a.client.CoreV1().ServiceAccounts(a.name).Delete(a.Context(), a.user, metav1.DeleteOptions{}))
 }
 
@@ -67,7 +64,6 @@ func (a *account) token() string { return filepath.Join(a.dir, "token") }
 
 // grant sets the account's rights to exactly these.
 func (a *account) grant(rights []right) {
-	a.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: a.user}}
 	for _, r := range rights {
 		role.Rules = append(role.Rules,
@@ -79,14 +75,12 @@ func (a *account) grant(rights []right) {
 // start starts an exporter with the account's token. The exporter reads no devices and gets the
 // pods from the API server.
 func (a *account) start() *program {
-	a.Helper()
 	return a.startWith("--kubelet.pods-socket=" + filepath.Join(a.dir, "none.sock"))
 }
 
 // startWith is like start, but with other flags; without any, the exporter gets the pods from the
 // kubelet's Pods API.
 func (a *account) startWith(flags ...string) *program {
-	a.Helper()
 	config := a.access.DeepCopy()
 	for _, user := range config.AuthInfos {
 		user.Token, user.TokenFile = "", a.token()
@@ -125,7 +119,6 @@ func (a *account) cut() {
 // refused waits until the API server refuses the account's token. The API server caches for some
 // seconds that a token is valid.
 func (a *account) refused() {
-	a.Helper()
 	config := must.Get(a.cluster.Client())(a)
 	config.BearerToken, config.BearerTokenFile = "", a.token()
 	client := must.Get(kubernetes.NewForConfig(config))(a)
@@ -142,7 +135,6 @@ func (a *account) refused() {
 // must report that it is unauthorized, and must still show what the kubelet reports, also for a new
 // pod. When its file has the new account's token, it must show everything again.
 func (n *namespace) signedOut(a *account, rights []right) {
-	n.Helper()
 	a.grant(rights)
 	p := a.start()
 	n.knowsAll(p)

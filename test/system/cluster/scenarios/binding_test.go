@@ -41,7 +41,6 @@ func testBindingCondition(t *testing.T, w *world) {
 // allocated waits until each exporter that uses the API server shows that claim "one" has an
 // allocated device, with the time of the allocation and the pod.
 func (n *namespace) allocated(device, pod string) {
-	n.Helper()
 	n.each("the claim's device is allocated", n.withServer(), func(e *running) error {
 		claim := []string{"namespace", n.name, "resourceclaim_name", "one"}
 		since, err := e.value("dra_claim_allocated_timestamp_seconds", claim...)
@@ -57,7 +56,6 @@ func (n *namespace) allocated(device, pod string) {
 
 // attach sets the binding condition of a claim's device to true.
 func (n *namespace) attach(name, device string) {
-	n.Helper()
 	claim := n.getClaim(name)
 	claim.Status.Devices = []resourceapi.AllocatedDeviceStatus{{
 		Driver: gpudriver.Name, Pool: node.Name, Device: device,

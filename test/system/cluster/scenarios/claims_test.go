@@ -202,7 +202,6 @@ const maxClaimWait = 2 * time.Second
 // with an inventory file do not show it yet, because the file withholds the claim. It returns a
 // time at which none of them showed it.
 func (n *namespace) seen(pod string) (unseen time.Time) {
-	n.Helper()
 	unseen = time.Now()
 	eventually(n.T, pod+" is seen", func() error {
 		asked, first := time.Now(), true
@@ -266,13 +265,11 @@ func (p part) shareOf(w way) float64 {
 // charges waits until the device has used some hundred joules without a change of its holders, and
 // every exporter has charged each part its share of them.
 func (n *namespace) charges(device string, parts ...part) {
-	n.Helper()
 	n.chargesBy(n.exporters, func(*running) string { return device }, parts...)
 }
 
 // chargesBy is like charges for some exporters. device returns the device's name in an exporter.
 func (n *namespace) chargesBy(exporters []*running, device func(*running) string, parts ...part) {
-	n.Helper()
 	before, done := map[*running]*present.Report{}, map[*running]bool{}
 	n.each("each is charged its part", exporters, snapshots(func(e *running, after *present.Report) error {
 		if done[e] {

@@ -60,7 +60,6 @@ func testDevicePlugin(t *testing.T, w *world) {
 // offered waits until each exporter shows each GPU that only a device plugin offers, once, and that
 // somebody holds exactly the given ones.
 func (n *namespace) offered(heldUUIDs ...string) {
-	n.Helper()
 	n.each("what device plugins offer is known", n.exporters, snapshots(func(_ *running, r *present.Report) error {
 		for _, uuid := range []string{deviceplugin.UnlistedUUID, deviceplugin.SlicedUUID, deviceplugin.SpareUUID} {
 			count, shares := 0, 0

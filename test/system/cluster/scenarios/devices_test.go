@@ -64,7 +64,6 @@ func testTaintRule(t *testing.T, w *world) {
 // tainted waits until each exporter that uses the API server has count series of taints with these
 // labels.
 func (n *namespace) tainted(count int, labels ...string) {
-	n.Helper()
 	n.each(fmt.Sprintf("%d taints are %q", count, labels), n.withServer(), func(e *running) error {
 		got, err := e.count("dra_device_tainted", labels...)
 		if err == nil && got != count {
@@ -100,7 +99,6 @@ func testNotPrepared(t *testing.T, w *world) {
 // state waits until each exporter that knows claims and pods shows that claim "one" has a device in
 // this state.
 func (n *namespace) state(device, state string) {
-	n.Helper()
 	n.each("the claim's device is "+state, n.objects(), func(e *running) error {
 		return e.has("dra_claim_device_info", 1, "namespace", n.name, "resourceclaim_name", "one", "device", device,
 			"state", state)
@@ -149,7 +147,6 @@ func testConflict(t *testing.T, w *world) {
 // free waits for a GPU that is not allocated to any claim, and returns it. Other scenarios use GPUs
 // too.
 func (n *namespace) free() string {
-	n.Helper()
 	var free string
 	eventually(n.T, "a GPU is free", func() error {
 		claims, err := n.client.ResourceV1().ResourceClaims("").List(n.Context(), metav1.ListOptions{})
@@ -178,7 +175,6 @@ func (n *namespace) free() string {
 // reallocate changes the device of a claim and keeps the pods that it is reserved for. The API
 // server requires that the reservations and the allocation are removed first.
 func (n *namespace) reallocate(name, device string) {
-	n.Helper()
 	update := func(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 		return must.Get(n.claims().UpdateStatus(n.Context(), claim, metav1.UpdateOptions{}))(n)
 	}

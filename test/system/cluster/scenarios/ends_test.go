@@ -82,7 +82,6 @@ func testForceRecreated(t *testing.T, w *world) {
 // recreated deletes a running pod by force and recreates it. It checks that the new pod holds its
 // device on every snapshot until the containers of the deleted pod have ended.
 func (n *namespace) recreated(name string, create func()) {
-	n.Helper()
 	former := n.awaitPod(name, "")
 	n.agree(1)
 	n.force(former)
@@ -105,7 +104,6 @@ func (n *namespace) recreated(name string, create func()) {
 // shows waits until every exporter that knows pods shows this pod as a holder. Another pod of the
 // same name does not count: an exporter may not know yet that it has ended.
 func (n *namespace) shows(pod *corev1.Pod) {
-	n.Helper()
 	what := fmt.Sprintf("pod %s, %s, holds a device", pod.Name, pod.UID)
 	n.each(what, n.exporters, snapshots(func(e *running, r *present.Report) error {
 		if !e.noPods && !slices.ContainsFunc(holdReports(r, n.name), func(h present.HoldReport) bool {
@@ -123,7 +121,6 @@ func (n *namespace) shows(pod *corev1.Pod) {
 // pkg/controller/resourceclaim, 1.37). It then deallocates the claim. If the pod is running, its
 // device is then in use but not allocated. If it is not running yet, it never starts.
 func (n *namespace) hasDevices(pod *corev1.Pod) bool {
-	n.Helper()
 	for _, c := range claimsOf(pod) {
 		claim, err := n.claims().Get(n.Context(), c.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -141,7 +138,6 @@ func (n *namespace) hasDevices(pod *corev1.Pod) bool {
 // awaitPod waits until a pod of this name is running whose UID is not the one given. It also
 // returns a pod that has lost its devices and may never run, see hasDevices.
 func (n *namespace) awaitPod(name string, not types.UID) *corev1.Pod {
-	n.Helper()
 	return n.podIs(name, "runs", func(pod *corev1.Pod) bool {
 		never := not != "" && pod.Spec.NodeName != "" && !n.hasDevices(pod)
 		return pod.UID != not && (pod.Status.Phase == corev1.PodRunning || never)
@@ -150,7 +146,6 @@ func (n *namespace) awaitPod(name string, not types.UID) *corev1.Pod {
 
 // statefulSet creates a StatefulSet with one pod.
 func (n *namespace) statefulSet(name string, spec corev1.PodSpec) {
-	n.Helper()
 	labels := map[string]string{"app": name}
 	create(n, n.client.AppsV1().StatefulSets(n.name), &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -178,7 +173,6 @@ func sleeps(spec corev1.PodSpec, grace, seconds int64) corev1.PodSpec {
 // fails waits until the kubelet itself says that a pod has failed, while its containers may still
 // run. A kubelet without the Pods API says by an event that it is stopping a container.
 func (n *namespace) fails(pod string) {
-	n.Helper()
 	if !kubeletSince(podsAPISince) {
 		eventually(n.T, "a container is being ended", func() error {
 			killing := metav1.ListOptions{FieldSelector: "reason=Killing,involvedObject.name=" + pod}
@@ -236,7 +230,6 @@ func testDeadline(t *testing.T, w *world) {
 // stillRuns checks that a pod's containers have not ended by the API server, without which the
 // checks so far say nothing.
 func (n *namespace) stillRuns(pod string) {
-	n.Helper()
 	phase := n.getPod(pod).Status.Phase
 	must.That(n, phase == corev1.PodRunning, "its containers have ended too early to say anything: the pod is %s", phase)
 }

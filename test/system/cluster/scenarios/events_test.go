@@ -113,7 +113,6 @@ func (f *faults) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 
 // flags returns the flags of an exporter that reads the errors and writes events.
 func (f *faults) flags(n *namespace, a *account) []string {
-	n.Helper()
 	server := httptest.NewServer(f)
 	n.Cleanup(server.Close)
 	path := filepath.Join(a.dir, "scrape.yaml")
@@ -133,7 +132,6 @@ func (f *faults) flags(n *namespace, a *account) []string {
 
 // seen waits until an exporter has read the errors and shows which claim and pod hold the device.
 func (f *faults) seen(n *namespace, p *program) {
-	n.Helper()
 	eventually(n.T, "the errors are read", func() error {
 		if _, err := p.value("dra_device_errors_total", "device", f.device, "code", "79"); err != nil {
 			return err
@@ -147,7 +145,6 @@ func (f *faults) seen(n *namespace, p *program) {
 
 // results waits until at least want events have this result. Events of other namespaces count too.
 func (n *namespace) results(p *program, result string, want float64) {
-	n.Helper()
 	eventually(n.T, "events are "+result, func() error {
 		got, err := p.value("dra_exporter_incident_events_total", "result", result)
 		if err == nil && got < want {
@@ -161,7 +158,6 @@ func (n *namespace) results(p *program, result string, want float64) {
 // describe. It omits the reason DeviceUnhealthy, because testHealth may make this scenario's device
 // unhealthy.
 func (n *namespace) events(kind, name string) []corev1.Event {
-	n.Helper()
 	var object metav1.Object
 	if kind == "Pod" {
 		object = n.getPod(name)
@@ -177,7 +173,6 @@ func (n *namespace) events(kind, name string) []corev1.Event {
 
 // written returns the events with these fields.
 func (n *namespace) written(of fields.Set) []corev1.Event {
-	n.Helper()
 	options := metav1.ListOptions{FieldSelector: of.String()}
 	return must.Get(n.client.CoreV1().Events(n.name).List(n.Context(), options))(n).Items
 }
@@ -199,7 +194,6 @@ func (e *incidentEvent) matches(got *corev1.Event) bool {
 // XID 79 are ignored, because they may be written after the exporter has got the right: the events
 // that were counted as forbidden may have been those of other scenarios' devices.
 func (n *namespace) hit(want ...incidentEvent) {
-	n.Helper()
 	for kind, name := range map[string]string{"Pod": "user", "ResourceClaim": "train"} {
 		eventually(n.T, fmt.Sprintf("%s %s has its events", kind, name), func() error {
 			all := slices.DeleteFunc(n.events(kind, name), func(e corev1.Event) bool {

@@ -51,7 +51,6 @@ func testHealth(t *testing.T, w *world) {
 // holds it. It does nothing with a kubelet that does not support that. The driver's CDI names end
 // with the device's name.
 func (n *namespace) inStatus(pod, device string, want corev1.ResourceHealthStatus) {
-	n.Helper()
 	if !kubeletSince(healthSince) {
 		return
 	}
@@ -72,7 +71,6 @@ func (n *namespace) inStatus(pod, device string, want corev1.ResourceHealthStatu
 // healthy waits until every exporter shows exactly this status for a device. blind is the device's
 // name in exporters that know no ResourceSlices.
 func (n *namespace) healthy(device, blind, status string) {
-	n.Helper()
 	n.healthyBy(n.informed(), device, status)
 	for _, e := range n.exporters {
 		if e.noClaims && (blind == device || !e.noHealth) {
@@ -83,7 +81,6 @@ func (n *namespace) healthy(device, blind, status string) {
 
 // healthyBy is like healthy for some exporters.
 func (n *namespace) healthyBy(exporters []*running, device, status string) {
-	n.Helper()
 	n.each(fmt.Sprintf("%s is %s", device, status), exporters, func(e *running) error {
 		return errors.Join(e.has("dra_device_health", 1, "device", device), // It is the only status.
 			e.has("dra_device_health", 1, "device", device, "status", status))

@@ -35,7 +35,6 @@ func initialized(spec corev1.PodSpec, command ...string) corev1.PodSpec {
 // unresolved waits until the exporters that know pods but no claims count pods with unresolved
 // claims.
 func (n *namespace) unresolved() {
-	n.Helper()
 	n.each("pods whose claims are unknown are counted", n.exporters, func(e *running) error {
 		if !e.noClaims || e.noPods {
 			return nil
@@ -120,7 +119,6 @@ func testRequestsOfPods(t *testing.T, w *world) {
 
 // byRequest creates a pod for each of two requests of a claim, and waits until they run.
 func (n *namespace) byRequest(claim string, requests ...string) {
-	n.Helper()
 	for _, request := range requests {
 		spec := podSpec(claim)
 		spec.Containers[0].Resources.Claims[0].Request = request
@@ -132,7 +130,6 @@ func (n *namespace) byRequest(claim string, requests ...string) {
 // unknownRequests checks the exporters that know no requests: they must divide the claim's devices
 // equally among its pods, and label them accordingly.
 func (n *namespace) unknownRequests(holds []held) {
-	n.Helper()
 	for _, e := range n.exporters {
 		if !e.noClaims {
 			continue
@@ -189,7 +186,6 @@ func testExtendedContainers(t *testing.T, w *world) {
 // extendedDevices returns the devices of each container of a pod from
 // status.extendedResourceClaimStatus.
 func (n *namespace) extendedDevices(name string) []containerDevice {
-	n.Helper()
 	pod := n.getPod(name)
 	status := pod.Status.ExtendedResourceClaimStatus
 	claim := n.getClaim(status.ResourceClaimName)

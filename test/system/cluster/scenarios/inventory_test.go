@@ -54,7 +54,6 @@ func (f *inventoryFile) withholds(ns string) bool {
 // startInventory writes the cluster's ResourceSlices and ResourceClaims to the file, and again
 // after each change, until the test ends.
 func startInventory(t *testing.T, client kubernetes.Interface, path string) *inventoryFile {
-	t.Helper()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	api := factory.Resource().V1()
 	f := &inventoryFile{

@@ -21,7 +21,6 @@ var long = flag.Bool("long", false, "also run the scenarios that take minutes")
 // job creates a Job of one pod. The Job is deleted, with its pod, ttl seconds after its end; with a
 // nil ttl it is kept.
 func (n *namespace) job(name string, ttl *int32, spec corev1.PodSpec) {
-	n.Helper()
 	create(n, n.client.BatchV1().Jobs(n.name), &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: jobSpec(ttl, spec),
 	})
@@ -29,7 +28,6 @@ func (n *namespace) job(name string, ttl *int32, spec corev1.PodSpec) {
 
 // claimGone waits until no claim is left.
 func (n *namespace) claimGone() {
-	n.Helper()
 	eventually(n.T, "the claim is removed", func() error {
 		claims, err := n.claims().List(n.Context(), metav1.ListOptions{})
 		if err == nil && len(claims.Items) > 0 {
@@ -86,7 +84,6 @@ func testReusedClaimName(t *testing.T, w *world) {
 // heldFor waits until each exporter shows that a claim held each of its devices, in a number of
 // holds in all, as long as the driver's journal and the claim's reservations say.
 func (n *namespace) heldFor(claim string, holds int) {
-	n.Helper()
 	events := must.Get(n.cluster.Journal())(n)
 	least, most := map[string]time.Duration{}, map[string]time.Duration{}
 	runs := map[string]int{}

@@ -64,7 +64,6 @@ func (d *deletions) of(pod types.UID) (at time.Time, deleted bool) {
 
 // newLate returns a proxy for the kubelet with this root folder. It serves until the test ends.
 func newLate(t *testing.T, kubelet string, answer time.Duration) *late {
-	t.Helper()
 	l := &late{answer: answer, dir: t.TempDir()}
 	dial := func(socket string) *grpc.ClientConn {
 		conn := must.Get(grpc.NewClient("unix:"+filepath.Join(kubelet, socket),

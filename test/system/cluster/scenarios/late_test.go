@@ -77,7 +77,6 @@ func TestLateKubelet(t *testing.T) {
 
 // watchDeletions watches the API server and records when exporters learn that a pod was deleted.
 func (w *world) watchDeletions(t *testing.T) *deletions {
-	t.Helper()
 	events := must.Get(w.client.CoreV1().Pods("").Watch(t.Context(),
 		metav1.ListOptions{TimeoutSeconds: ptr.To(int64(time.Hour / time.Second))}))(t)
 	var gone deletions

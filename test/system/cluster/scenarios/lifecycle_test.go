@@ -28,7 +28,6 @@ func testCompleted(t *testing.T, w *world) {
 // how long the pod has held its devices at least: the end may be set to a time between two answers,
 // up to half a second off.
 func (n *namespace) finishes(pod string) (least time.Duration) {
-	n.Helper()
 	begin := time.Now()
 	time.Sleep(2 * timing)
 	least = time.Since(begin) - 500*time.Millisecond
@@ -104,7 +103,6 @@ func testRecreated(t *testing.T, w *world) {
 // least or longer. It also checks that, once all exporters agree that nothing in the namespace
 // holds a device, no snapshot shows otherwise.
 func (n *namespace) ended(claim, device string, least time.Duration) {
-	n.Helper()
 	lift := n.keeps(0)
 	defer lift()
 	is := func() error {

@@ -135,7 +135,6 @@ func TestScenarios(t *testing.T) {
 
 // runAll runs scenarios in parallel. With -long it also runs the longer ones.
 func (w *world) runAll(t *testing.T, scenarios, longer map[string]func(*testing.T, *world)) {
-	t.Helper()
 	if *long {
 		maps.Copy(scenarios, longer)
 	}
@@ -151,7 +150,6 @@ var kubelet = flag.String("kubelet", "", "another version of the kubelet, such a
 
 // newWorld starts a cluster and the exporters.
 func newWorld(t *testing.T, o cluster.Options) *world {
-	t.Helper()
 	w := newCluster(t, o)
 	w.startWays(t)
 	return w
@@ -159,7 +157,6 @@ func newWorld(t *testing.T, o cluster.Options) *world {
 
 // newCluster starts a cluster without exporters.
 func newCluster(t *testing.T, o cluster.Options) *world {
-	t.Helper()
 	begin := time.Now()
 	o.Kubelet, o.Log = *kubelet, os.Stderr
 	c := must.Get(cluster.Start(t.Context(), o))(t)
@@ -208,7 +205,6 @@ func kubeconfigOf(client *rest.Config, address string) *clientcmdapi.Config {
 // forwarded returns an address in this network namespace. Connections to it are forwarded to the
 // server that dial connects to.
 func forwarded(t *testing.T, dial func(context.Context) (net.Conn, error)) string {
-	t.Helper()
 	listener := must.Get(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

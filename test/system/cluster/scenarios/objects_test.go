@@ -31,7 +31,6 @@ type namespace struct {
 
 // namespace creates a namespace and waits until pods can be created in it.
 func (w *world) namespace(t *testing.T, name string, labels ...string) *namespace {
-	t.Helper()
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
 	for _, label := range labels {
 		object.Labels[label] = "true"
@@ -46,7 +45,6 @@ func (w *world) namespace(t *testing.T, name string, labels ...string) *namespac
 }
 
 func (n *namespace) no(err error) {
-	n.Helper()
 	must.Do(n, err)
 }
 
@@ -57,12 +55,10 @@ func (n *namespace) claims() typedresourcev1.ResourceClaimInterface {
 }
 
 func (n *namespace) getPod(name string) *corev1.Pod {
-	n.Helper()
 	return must.Get(n.pods().Get(n.Context(), name, metav1.GetOptions{}))(n)
 }
 
 func (n *namespace) getClaim(name string) *resourceapi.ResourceClaim {
-	n.Helper()
 	return must.Get(n.claims().Get(n.Context(), name, metav1.GetOptions{}))(n)
 }
 
@@ -71,13 +67,11 @@ func create[T any](n *namespace, in interface {
 	Create(context.Context, *T, metav1.CreateOptions) (*T, error)
 }, object *T,
 ) {
-	n.Helper()
 	must.Get(in.Create(n.Context(), object, metav1.CreateOptions{}))(n)
 }
 
 // podIs waits until a pod is as wanted, and returns it.
 func (n *namespace) podIs(name, what string, is func(*corev1.Pod) bool) (pod *corev1.Pod) {
-	n.Helper()
 	eventually(n.T, "pod "+name+" "+what, func() (err error) {
 		if pod, err = n.pods().Get(n.Context(), name, metav1.GetOptions{}); err == nil && !is(pod) {
 			err = fmt.Errorf("it is %+v", pod.Status)
@@ -89,7 +83,6 @@ func (n *namespace) podIs(name, what string, is func(*corev1.Pod) bool) (pod *co
 
 // each waits until a check of each of some exporters returns nil.
 func (n *namespace) each(what string, by []*running, check func(*running) error) {
-	n.Helper()
 	eventually(n.T, what, func() error { return ofAll(by, check) })
 }
 
@@ -117,7 +110,6 @@ func snapshots(check func(*running, *present.Report) error) func(*running) error
 
 // user creates claim "one" for a GPU and pod "user", and waits until the pod runs.
 func (n *namespace) user(spec corev1.PodSpec) {
-	n.Helper()
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
 	n.pod("user", spec)
 	n.running(1)
@@ -151,7 +143,6 @@ func claimSpec(requests ...resourceapi.DeviceRequest) resourceapi.ResourceClaimS
 
 // claim creates a ResourceClaim.
 func (n *namespace) claim(name string, requests ...resourceapi.DeviceRequest) {
-	n.Helper()
 	create(n, n.claims(), &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: claimSpec(requests...),
 	})
@@ -159,7 +150,6 @@ func (n *namespace) claim(name string, requests ...resourceapi.DeviceRequest) {
 
 // template creates a ResourceClaimTemplate.
 func (n *namespace) template(name string, requests ...resourceapi.DeviceRequest) {
-	n.Helper()
 	create(n, n.client.ResourceV1().ResourceClaimTemplates(n.name), &resourceapi.ResourceClaimTemplate{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: claimSpec(requests...)},
 	})
@@ -201,13 +191,11 @@ func once(spec corev1.PodSpec) corev1.PodSpec {
 
 // pod creates a pod.
 func (n *namespace) pod(name string, spec corev1.PodSpec) {
-	n.Helper()
 	create(n, n.pods(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
 }
 
 // deployment creates a Deployment.
 func (n *namespace) deployment(name string, replicas int32, spec corev1.PodSpec) {
-	n.Helper()
 	labels := map[string]string{"app": name}
 	create(n, n.client.AppsV1().Deployments(n.name), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -220,7 +208,6 @@ func (n *namespace) deployment(name string, replicas int32, spec corev1.PodSpec)
 
 // scale sets the number of replicas of a Deployment.
 func (n *namespace) scale(name string, replicas int32) {
-	n.Helper()
 	deployments := n.client.AppsV1().Deployments(n.name)
 	scale := must.Get(deployments.GetScale(n.Context(), name, metav1.GetOptions{}))(n)
 	scale.Spec.Replicas = replicas
@@ -229,7 +216,6 @@ func (n *namespace) scale(name string, replicas int32) {
 
 // running waits until exactly count pods exist and all of them are running.
 func (n *namespace) running(count int) {
-	n.Helper()
 	progresses(n.T, fmt.Sprintf("%d pods run", count), func() (int, error) {
 		pods, err := n.pods().List(n.Context(), metav1.ListOptions{})
 		if err != nil {
@@ -253,7 +239,6 @@ func (n *namespace) running(count int) {
 
 // phase waits until a pod is in a phase.
 func (n *namespace) phase(pod string, phase corev1.PodPhase) {
-	n.Helper()
 	n.podIs(pod, "is "+string(phase), func(p *corev1.Pod) bool { return p.Status.Phase == phase })
 }
 
@@ -263,7 +248,6 @@ func untilFinish() []string { return []string{"told", "sleep", "0s"} }
 // finish lets the running containers of a pod, or of all pods of the namespace if pod is empty, end
 // with status 0, without the kubelet: as if they had done their work.
 func (n *namespace) finish(pod string) {
-	n.Helper()
 	begun := false
 	eventually(n.T, "the containers have finished", func() error {
 		all, err := n.ownership.runtime.ListContainers(n.Context(), &runtimeapi.ListContainersRequest{})
@@ -296,14 +280,12 @@ func (n *namespace) finish(pod string) {
 
 // remove deletes a pod with a grace period and waits until it is gone.
 func (n *namespace) remove(pod string, graceSeconds int64) {
-	n.Helper()
 	n.delete(pod, &graceSeconds)
 	n.gone(pod)
 }
 
 // delete deletes a pod, with its own grace period if none is given.
 func (n *namespace) delete(pod string, graceSeconds *int64) {
-	n.Helper()
 	n.no(n.pods().Delete(n.Context(), pod, metav1.DeleteOptions{GracePeriodSeconds: graceSeconds}))
 }
 
@@ -316,7 +298,6 @@ func ignoreNotFound(err error) error {
 
 // gone waits until a pod no longer exists.
 func (n *namespace) gone(pod string) {
-	n.Helper()
 	eventually(n.T, "pod "+pod+" is gone", func() error {
 		_, err := n.pods().Get(n.Context(), pod, metav1.GetOptions{})
 		if err == nil {
@@ -328,7 +309,6 @@ func (n *namespace) gone(pod string) {
 
 // clear deletes all pods and waits until they are gone and hold nothing.
 func (n *namespace) clear() {
-	n.Helper()
 	n.no(n.pods().DeleteCollection(n.Context(), metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)},
 		metav1.ListOptions{}))
 	n.running(0)

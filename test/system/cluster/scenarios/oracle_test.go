@@ -179,7 +179,6 @@ func holdsOfExporter(r *present.Report, ns string) []hold {
 // as far as its sources allow, and until the pods use exactly count devices. It returns the holds
 // and the snapshot of the first exporter.
 func (n *namespace) agree(count int) ([]held, *present.Report) {
-	n.Helper()
 	var want []held
 	var first *present.Report
 	eventually(n.T, "the exporters agree with the cluster", func() (err error) {
@@ -253,7 +252,6 @@ func (n *namespace) prepared(claim string) []string {
 // has prepared for its claim, whatever the claim is allocated now. It returns the number of devices
 // that are prepared and not allocated.
 func (n *namespace) showsPrepared(pod, claim string) (more int) {
-	n.Helper()
 	eventually(n.T, "the exporters show what the driver has prepared", func() error {
 		allocated, err := n.holdsOfCluster(n.Context(), n.name)
 		more = 0
@@ -279,7 +277,6 @@ func (n *namespace) showsPrepared(pod, claim string) (more int) {
 // endpoint of the vendor's exporter, the pods' devices there need not be read either: the endpoint
 // has then not answered within a second.
 func (n *namespace) keeps(count int) (lift func()) {
-	n.Helper()
 	all, _ := n.agree(count)
 	contradicts := n.ownership.contradictory()[n.name]
 	read := func(e *running, strictly bool) func(*present.Report) error {

@@ -46,7 +46,6 @@ type ownership struct {
 // time, because an interrupted watch would keep its old state for up to half a minute after the API
 // server is back. While the API server is down, nothing is observed.
 func startOwnership(t *testing.T, c *cluster.Cluster) *ownership {
-	t.Helper()
 	config := must.Get(c.Client())(t)
 	o := &ownership{
 		truth: invariant.NewTruth(node.Name), containers: &invariant.Containers{},
@@ -196,7 +195,6 @@ func (o *ownership) forcedAt(claim string) (time.Time, bool) {
 // grace period. It records the time of the deletion as the end of the claims that were created for
 // the pod.
 func (n *namespace) force(pod *corev1.Pod) {
-	n.Helper()
 	n.no(n.pods().Delete(n.Context(), pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
 	}))

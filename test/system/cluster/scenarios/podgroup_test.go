@@ -36,7 +36,6 @@ func TestPodGroups(t *testing.T) {
 
 // group creates a pod group with a claim, which pods of the group can name.
 func (n *namespace) group(claim *schedulingv1beta1.PodGroupResourceClaim) {
-	n.Helper()
 	claim.Name = "devices"
 	create(n, n.client.SchedulingV1beta1().PodGroups(n.name), &schedulingv1beta1.PodGroup{
 		ObjectMeta: metav1.ObjectMeta{Name: "group"},
@@ -98,7 +97,6 @@ func testPodGroupNamed(t *testing.T, w *world) {
 
 // reservedForGroup checks that the claim is reserved only for the pod group.
 func (n *namespace) reservedForGroup(name string) {
-	n.Helper()
 	by := n.getClaim(name).Status.ReservedFor
 	expect.That(n, len(by) == 1 && by[0].Resource == "podgroups" && by[0].Name == "group",
 		"claim %s is reserved for %+v, want the group", name, by)

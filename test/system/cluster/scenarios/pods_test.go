@@ -58,7 +58,6 @@ func testStaticPod(t *testing.T, w *world) {
 
 // staticUID waits until every exporter shows a static pod with the UID that the kubelet gave it.
 func (n *namespace) staticUID(name string) {
-	n.Helper()
 	pod := n.getPod(name)
 	uid := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	must.That(n, uid != "" && uid != string(pod.UID), "pod %s has UID %s and mirrors %q", name, pod.UID, uid)
@@ -167,7 +166,6 @@ func (n *namespace) evict(string) (undo func()) {
 
 // taint creates a DeviceTaintRule for a device, named after the namespace.
 func (n *namespace) taint(device string, taint resourceapi.DeviceTaint) (undo func()) {
-	n.Helper()
 	rules := n.client.ResourceV1().DeviceTaintRules()
 	create(n, rules, &resourceapi.DeviceTaintRule{
 		ObjectMeta: metav1.ObjectMeta{Name: n.name},

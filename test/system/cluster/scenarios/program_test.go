@@ -64,7 +64,6 @@ func (w *world) flags() []string {
 // startExporter starts the exporter and waits until it is ready. The exporter stops when the test
 // ends.
 func startExporter(t *testing.T, args []string) *program {
-	t.Helper()
 	path := os.Getenv(programPath)
 	must.That(t, path != "",
 		"$%s does not name the exporter: run make test-e2e, or build it and say where it is", programPath)
@@ -195,7 +194,6 @@ func labelsOf(m *dto.Metric) map[string]string {
 
 // ticks waits until the exporter has made count more snapshots.
 func (p *program) ticks(t *testing.T, count int) {
-	t.Helper()
 	var last time.Time
 	seen := -1
 	eventually(t, "there are new snapshots", func() error {
@@ -219,7 +217,6 @@ var waitLimit = flag.Duration("wait-limit", 3*time.Minute, "how long a test wait
 
 // eventually calls is until it returns nil.
 func eventually(t *testing.T, what string, is func() error) {
-	t.Helper()
 	progresses(t, what, func() (int, error) { return 0, is() })
 }
 

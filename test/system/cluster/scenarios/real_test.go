@@ -105,7 +105,6 @@ func nic(index int) resourceapi.DeviceRequest {
 // tell makes a pod start to send. It first waits until all exporters have read the interface, so
 // that they know its counter before the pod sends.
 func (n *namespace) tell(pod string, nic int) {
-	n.Helper()
 	for _, e := range n.exporters {
 		e.ticks(n.T, 2)
 	}
@@ -144,7 +143,6 @@ func tellProcesses(uid string) error {
 
 // onNode waits until an interface is back on the node.
 func (n *namespace) onNode(nic int) {
-	n.Helper()
 	eventually(n.T, "the interface is back on the node", func() error {
 		_, err := os.Stat(filepath.Join(n.sysfs, "class", "net", fmt.Sprintf("nic%d", nic)))
 		return err
@@ -153,7 +151,6 @@ func (n *namespace) onNode(nic int) {
 
 // arrived returns the number of bytes that have arrived at the other end of an interface.
 func (n *namespace) arrived(nic int) float64 {
-	n.Helper()
 	folder := filepath.Join(n.sysfs, "class", "net", fmt.Sprintf("wire%d", nic), "statistics")
 	content := must.Get(os.ReadFile(filepath.Join(folder, "rx_bytes")))(n)
 	return must.Get(strconv.ParseFloat(strings.TrimSpace(string(content)), 64))(n)
@@ -167,7 +164,6 @@ const strays = 300
 // payload, and until their values of the device and the claim agree. Only this claim may have held
 // the device. It returns the number of all bytes that have arrived.
 func (n *namespace) charged(by []*running, nic int, since, payload float64, pod string) (arrived float64) {
-	n.Helper()
 	name := fmt.Sprintf("nic%d", nic)
 	eventually(n.T, "what arrived is charged to who sent it", func() error {
 		arrived = n.arrived(nic)
@@ -238,7 +234,6 @@ func (n *namespace) chargedBusy(pod, claimName, device string, before map[string
 
 // burnt waits until a pod has logged how much CPU time it used, and returns that in seconds.
 func (n *namespace) burnt(pod string) (seconds float64) {
-	n.Helper()
 	eventually(n.T, "the pod has burnt its CPU", func() error {
 		logs, err := n.pods().GetLogs(pod, &corev1.PodLogOptions{}).DoRaw(n.Context())
 		if err != nil {
@@ -254,7 +249,6 @@ func (n *namespace) burnt(pod string) (seconds float64) {
 // busy returns how long each CPU has been busy since the machine's start, in seconds. The keys are
 // the names of the CPUs' devices.
 func (n *namespace) busy() map[string]float64 {
-	n.Helper()
 	content := must.Get(os.ReadFile("/proc/stat"))(n)
 	out := map[string]float64{}
 	for line := range strings.Lines(string(content)) {

@@ -47,13 +47,11 @@ func testRealDevicesThroughRestarts(t *testing.T, w *world) {
 
 // sendsOn waits until more bytes have been sent through the interface.
 func (n *namespace) sendsOn(nic int) {
-	n.Helper()
 	n.sendsMore(nic, n.arrived(nic))
 }
 
 // sendsMore waits until more bytes than before have arrived.
 func (n *namespace) sendsMore(nic int, before float64) {
-	n.Helper()
 	eventually(n.T, "more is sent", func() error {
 		if n.arrived(nic) < before+10_000 {
 			return errors.New("nothing was sent")

@@ -13,7 +13,6 @@ var recordings = flag.String("record", "",
 // record saves the state of the cluster if the flag is set. Other scenarios continue meanwhile, so
 // the files may disagree about their namespaces.
 func (n *namespace) record() {
-	n.Helper()
 	if *recordings != "" {
 		n.no(recording.Save(n.Context(), n.cluster, filepath.Join(*recordings, n.name), "the scenario "+n.Name()))
 	}

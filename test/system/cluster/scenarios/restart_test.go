@@ -23,7 +23,6 @@ const trouble = 3 * time.Second
 // holders creates a namespace with six pods that hold devices by all kinds of claims and by a
 // device plugin. Every snapshot is checked for these holds until lift is called.
 func (w *world) holders(t *testing.T, name string) (n *namespace, lift func()) {
-	t.Helper()
 	n = w.namespace(t, name)
 	n.claim("whole", request("gpu", gpudriver.ClassGPU))
 	n.claim("small", memory(request("part", gpudriver.ClassShared), 2, "10Gi"))
@@ -42,13 +41,11 @@ func (w *world) holders(t *testing.T, name string) (n *namespace, lift func()) {
 
 // stillCharged checks that two of the claims are charged their shares.
 func (n *namespace) stillCharged() {
-	n.Helper()
 	n.charges("shared-2", claimPart("small", 1.0/3).without(0.5), claimPart("large", 2.0/3).without(0.5))
 }
 
 // sourceUp waits until every exporter reports a source as up (1) or down (0).
 func (n *namespace) sourceUp(source string, want float64) {
-	n.Helper()
 	n.each(fmt.Sprintf("source %s is at %v", source, want), n.exporters, func(e *running) error {
 		return e.has("dra_exporter_source_up", want, "source", source)
 	})
@@ -56,7 +53,6 @@ func (n *namespace) sourceUp(source string, want float64) {
 
 // order stops a component or, if it was stopped, starts it.
 func (n *namespace) order(verb func(string) error, component string) {
-	n.Helper()
 	n.no(verb(component))
 	if component == "kubelet" || component == "driver" {
 		n.ownership.switched(component)
@@ -135,7 +131,6 @@ func testServerHangs(n *namespace) {
 // the hold when the driver unprepares the device, according to the driver's journal. When the API
 // server is back, the device must still have no holder. Other pods must keep their devices.
 func (n *namespace) endsWithoutServer(name string, takeAway, bringBack func(string) error) {
-	n.Helper()
 	o := n.namespace(n.T, "server-"+name)
 	o.claim("job", request("gpu", gpudriver.ClassGPU))
 	o.pod("job", once(podSpec("job", untilFinish()...)))
@@ -182,7 +177,6 @@ func (n *namespace) endsWithoutServer(name string, takeAway, bringBack func(stri
 
 // takenBack returns the events in the driver's journal that say that a claim was unprepared.
 func (n *namespace) takenBack(claim string) []plugin.Event {
-	n.Helper()
 	return slices.DeleteFunc(must.Get(n.cluster.Journal())(n), func(e plugin.Event) bool {
 		return e.Prepared || e.Namespace != n.name || e.Name != claim
 	})

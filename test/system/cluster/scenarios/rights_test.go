@@ -42,7 +42,6 @@ func (r right) streamed() bool { return r.verb == "list" }
 
 // chartRights returns the rights in the chart's ClusterRole.
 func chartRights(t *testing.T) []right {
-	t.Helper()
 	content := must.Get(os.ReadFile(manifests))(t)
 	var rights []right
 	for document := range bytes.SplitSeq(content, []byte("\n---\n")) {
@@ -139,7 +138,6 @@ func monitor(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
 
 // lacks starts an exporter without one of the rights, and grants the right later.
 func (n *namespace) lacks(a *account, rights []right, missing right) {
-	n.Helper()
 	a.grant(without(rights, missing))
 	p := a.start()
 	eventually(n.T, "the exporter says what it may not, and says what it knows", func() error {
@@ -192,7 +190,6 @@ func (n *namespace) holdsLike(p *program, shares bool) error {
 // knowsAll waits until an exporter's sources, and further ones, are up and it shows the same facts
 // as the administrator's exporter.
 func (n *namespace) knowsAll(p *program, more ...string) {
-	n.Helper()
 	eventually(n.T, "the exporter knows what the administrator's knows", func() error {
 		for _, source := range append([]string{"slices", "claims", "pods"}, more...) {
 			if err := p.has("dra_exporter_source_up", 1, "source", source); err != nil {

@@ -131,7 +131,6 @@ func (l *logind) shutDown(t *testing.T) {
 
 // released waits until the kubelet releases the lock.
 func (l *logind) released(t *testing.T) {
-	t.Helper()
 	must.Do(t, l.ended.SetReadDeadline(time.Now().Add(*waitLimit)))
 	_, err := io.ReadAll(l.ended)
 	expect.That(t, err == nil, "the kubelet holds the lock: %v", err)

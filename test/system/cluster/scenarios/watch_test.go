@@ -90,7 +90,6 @@ func (f *findings) report(t *testing.T, of string) {
 
 // preparedSpans returns when a claim's devices were prepared, according to the drivers' journal.
 func preparedSpans(t *testing.T, c *cluster.Cluster, claim types.UID) []standstill.Span {
-	t.Helper()
 	events, err := c.Journal()
 	expect.That(t, err == nil, "read the drivers' journal: %v", err)
 	var out []standstill.Span
@@ -105,7 +104,6 @@ func preparedSpans(t *testing.T, c *cluster.Cluster, claim types.UID) []standsti
 func startWatch(
 	t *testing.T, c *cluster.Cluster, r *running, o *ownership, stood, waited func() []standstill.Span,
 ) *watch {
-	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watch{
 		exporter: r, world: o, guards: map[*guard]struct{}{},
@@ -181,7 +179,6 @@ func (w *watch) scrape() error {
 
 // guard checks all snapshots with check until lift is called. lift reports the errors.
 func (w *watch) guard(t *testing.T, check func(*present.Report) error) (lift func()) {
-	t.Helper()
 	g := &guard{check: check}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -158,7 +158,6 @@ func (w *world) withServer() []*running {
 
 // startWays starts an exporter for each way. The first is also the exporter of w.
 func (w *world) startWays(t *testing.T) {
-	t.Helper()
 	kubeconfig := filepath.Join(w.dir, "kubeconfig")
 	must.Do(t, clientcmd.WriteToFile(*w.access, kubeconfig))
 	w.inventory = startInventory(t, w.client, filepath.Join(w.dir, "inventory.json"))
@@ -176,7 +175,6 @@ func (w *world) startWays(t *testing.T) {
 
 // startWay starts an exporter of a way. If l is not nil, it is the proxy in front of the kubelet.
 func (w *world) startWay(t *testing.T, way way, kubeconfig string, l *late) {
-	t.Helper()
 	args := append(slices.Clone(w.common), "--source.scrape.config="+w.scrapeConfig(t, way))
 	if l != nil {
 		way.name += fmt.Sprintf(", List takes %v", l.answer)
@@ -203,7 +201,6 @@ func (w *world) startWay(t *testing.T, way way, kubeconfig string, l *late) {
 
 // scrapeConfig writes the exporter's configuration for reading the vendor's exporter.
 func (w *world) scrapeConfig(t *testing.T, way way) string {
-	t.Helper()
 	name, config := "scrape-hardware.yaml", hardwareConfig(w.vendorURL)
 	if way.noClaims {
 		name, config = "scrape-names.yaml", namesConfig(w.vendorURL)

@@ -52,7 +52,7 @@ func testHostile(t *testing.T, browser browser) {
 	b.picture("hostile")
 	// The click is before the event that the dialog was closed.
 	value[bool](b, `document.querySelector('dialog').close() || document.querySelector('#claims tbody a').click() || true`)
-	b.await("details of the claim", `document.querySelector('dialog h2')?.textContent.startsWith('Claim team/')`)
+	b.await("details of the claim", `Boolean(document.querySelector('dialog h2')?.textContent.startsWith('Claim team/'))`)
 	if shown := value[string](b, `document.querySelector('dialog h2').textContent`); shown != "Claim team/"+hostile {
 		t.Errorf("the claim's name is %s", shown)
 	}
