@@ -279,9 +279,9 @@ func (m *SelfMetrics) Reject(rejected ...driver.Rejection) {
 	}
 }
 
-// logOnce logs, once for each input and reason, that a bound of an input is exceeded, which no state
-// of a source shows, or that a value was rejected. A 0 that means that there is no sensor is no
-// fault. m.mu is held.
+// logOnce logs, once for each input and reason, that a bound of an input is exceeded, which no
+// state of a source shows, or that a value was rejected. A 0 that means that there is no sensor is
+// no fault. m.mu is held.
 func (m *SelfMetrics) logOnce(r driver.Rejection) {
 	key := driver.Rejection{Input: r.Input, Reason: r.Reason}
 	bound := strings.HasPrefix(string(r.Reason), "too_")

@@ -12,7 +12,7 @@ import (
 )
 
 // Paths knows where PCI devices are in the machine. PCIPaths returns the paths of PCI addresses,
-// and whether all could be read. It waits a moment at most, and reads each device once.
+// and whether all could be read. It waits a moment at most.
 type Paths interface {
 	PCIPaths(addresses []string) (paths map[string]driver.PCIPath, complete bool)
 }

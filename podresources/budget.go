@@ -75,15 +75,17 @@ type selection struct {
 	worst *decodedPod // neither it nor any less useful pod is kept; nil: any may be
 }
 
-// add adds a pod, and decodes it if it is new. content are its bytes.
-func (s *selection) add(p *decodedPod, content []byte) {
+// admits reports whether a pod may be kept, and counts it if not.
+func (s *selection) admits(p *decodedPod) bool {
 	if s.worst != nil && p.compare(s.worst) >= 0 {
 		s.lost++
-		return
+		return false
 	}
-	if p.pod == nil {
-		p.pod = decodePod(content)
-	}
+	return true
+}
+
+// add adds a pod.
+func (s *selection) add(p *decodedPod) {
 	s.pods = append(s.pods, p)
 	if s.bytes += p.cost; len(s.pods) > 2*s.most.Pods || s.bytes > 2*s.most.Bytes {
 		s.cut()

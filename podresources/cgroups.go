@@ -16,7 +16,7 @@ import (
 
 // Bounds of reading the cgroup file system.
 const (
-	maxPodCgroups    = 1 << 13 // pods that are remembered
+	maxPodCgroups    = 1 << 13 // pods that are remembered, beside those that exist
 	maxCgroupEntries = 1 << 13 // entries of one folder
 	maxCgroupWalk    = 512     // folders of one pod
 	maxKubepodsDepth = 3       // folders above kubepods
@@ -136,9 +136,7 @@ func (c *Cgroups) scan(before func(dir string)) map[string]podCgroup {
 		}
 		addPods(pods, kubepods, subfolders(kubepods))
 	}
-	for uid, pod := range pods {
-		c.remember(uid, pod)
-	}
+	c.remember(pods)
 	return pods
 }
 
@@ -151,19 +149,14 @@ func addPods(pods map[string]podCgroup, kubepods string, dirs []string) {
 	}
 }
 
-// remember records that a pod was seen. If there are too many, removed pods are forgotten.
-func (c *Cgroups) remember(uid string, pod podCgroup) {
-	if c.add(uid, pod) {
-		return
+// remember records that pods were seen. If there are too many, all others are forgotten.
+func (c *Cgroups) remember(pods map[string]podCgroup) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.pods) >= maxPodCgroups {
+		c.pods = map[string]podCgroup{}
 	}
-	c.mu.Lock()
-	pods := maps.Clone(c.pods)
-	c.mu.Unlock()
-	maps.DeleteFunc(pods, func(_ string, pod podCgroup) bool { return exists(pod.path) })
-	c.mu.Lock()
-	maps.DeleteFunc(c.pods, func(uid string, pod podCgroup) bool { return pods[uid] == pod })
-	c.mu.Unlock()
-	c.add(uid, pod)
+	maps.Copy(c.pods, pods)
 }
 
 // Since returns the pods that appeared after a time, each with the latest time at which its cgroup
@@ -194,17 +187,6 @@ func CameSince(after, there, now time.Time) (Change, bool) {
 		return Change{}, false
 	}
 	return Change{At: at, Doubt: Doubt{Early: at.Sub(after)}}, true
-}
-
-// add records a pod, unless there are too many.
-func (c *Cgroups) add(uid string, pod podCgroup) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, known := c.pods[uid]; !known && len(c.pods) >= maxPodCgroups {
-		return false
-	}
-	c.pods[uid] = pod
-	return true
 }
 
 // kubepods returns the kubelet's folders of pods: the highest ones of the first hierarchy that has

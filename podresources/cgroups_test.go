@@ -178,7 +178,7 @@ func TestCgroupsRemembersNoMoreThanItMay(t *testing.T) {
 	tree.pod("kubepods/pod"+uidA, true)
 	cgroups.scan(func(string) {})
 	for i := range 2 * maxPodCgroups {
-		cgroups.remember(fmt.Sprint(i), podCgroup{path: tree.path("none")})
+		cgroups.remember(map[string]podCgroup{fmt.Sprint(i): {path: tree.path("none")}})
 	}
 	got := len(cgroups.pods)
 	expect.That(t, got <= maxPodCgroups, "%d pods", got)

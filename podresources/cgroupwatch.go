@@ -161,7 +161,7 @@ func (w *cgroupWatch) handle(event fsnotify.Event) {
 	switch {
 	case isPod && event.Has(fsnotify.Create):
 		pod := podCgroup{path: event.Name, kubepods: kubepods}
-		w.cgroups.remember(uid, pod)
+		w.cgroups.remember(map[string]podCgroup{uid: pod})
 		w.came(uid, pod)
 	case isPod && event.Has(fsnotify.Remove|fsnotify.Rename):
 		w.gone(uid)

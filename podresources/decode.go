@@ -112,20 +112,27 @@ func (d *Decoder) read(wire mem.BufferSlice) (*selection, error) {
 		case err != nil:
 			return nil, err
 		default:
-			kept.add(d.known(content), content)
+			d.keep(kept, content)
 		}
 	}
 	kept.cut()
 	return kept, nil
 }
 
-// known returns the pod with these bytes: that of the answer before, or a new one.
-func (d *Decoder) known(content []byte) *decodedPod {
+// keep adds the pod with these bytes, if it may be kept: that of the answer before, or a new one.
+func (d *Decoder) keep(kept *selection, content []byte) {
 	hash := podHash{maphash.Bytes(d.seeds[0], content), maphash.Bytes(d.seeds[1], content)}
-	if p := d.pods[hash]; p != nil {
-		return p
+	p := d.pods[hash]
+	if p == nil {
+		made := decodedPod{hash: hash, empty: !hasDevices(content), cost: len(content) - surplus(content)}
+		if !kept.admits(&made) {
+			return // most of a million pods, without memory for each
+		}
+		p = &decodedPod{decodePod(content), made.hash, made.empty, made.cost}
 	}
-	return &decodedPod{hash: hash, empty: !hasDevices(content), cost: len(content) - surplus(content)}
+	if kept.admits(p) {
+		kept.add(p)
+	}
 }
 
 // decodePod reads one pod, without its surplus device IDs; nil: it cannot be decoded.

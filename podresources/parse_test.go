@@ -3,7 +3,6 @@ package podresources
 import (
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -206,26 +205,6 @@ func TestParseCDI(t *testing.T) {
 			}
 			expect.Equal(t, "", tt.want, got)
 		})
-	}
-}
-
-func TestParseBounds(t *testing.T) {
-	pods := make([]*v1.PodResources, 1100)
-	for i := range pods {
-		name := fmt.Sprintf("pod-%04d", i)
-		claim := test.Claim("ns", name)
-		for n := range 32 {
-			claim.ClaimResources = append(claim.ClaimResources, test.Device("d", "p", fmt.Sprintf("%d-%d", i, n)))
-		}
-		pods[i] = test.Pod("ns", name, test.Container("main", claim))
-	}
-	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
-	allocations, rejections := Parse(answerOf(pods...))
-	const kept = maxRows / 2 // with a pod each
-	expect.Is(t, len(allocations), kept, "allocations")
-	expect.Equal(t, "", driver.Rejections{driver.ReasonTooMany: 1100*32 - kept}, rejections)
-	for _, a := range allocations {
-		must.That(t, a.Holders[0].Name < fmt.Sprintf("pod-%04d", kept/32), "%s was kept", a.Holders[0].Name)
 	}
 }
 

@@ -94,25 +94,6 @@ func TestOwnCPUs(t *testing.T) {
 	expect.That(t, d.Attribution == join.AttributionCPUs, "it is divided %q", d.Attribution)
 }
 
-// A claim whose CPUs are known a little later than the claim has what these did from its begin on.
-func TestOwnCPUsKnownLater(t *testing.T) {
-	c := newCores(t)
-	busy := []float64{1, 1, 1, 1, 1, 1, 1, 1}
-	c.second()
-	c.hold("late", nil, "p0").Pending = true
-	c.second(busy...)
-	c.In.View.Allocations = nil
-	c.hold("late", []int{3}, "p0")
-	c.second(busy...)
-	x := c.second(busy...)
-	held := x.One(t, "dra_claim_allocated_seconds_total", "resourceclaim_name=late")
-	expect.That(t, held > 2 && held <= 3, "the claim held its CPU for %v s", held)
-	c.Expect(x, map[[2]string]float64{
-		{"dra_claim_active_seconds_total", "resourceclaim_name=late"}:            held / 8,
-		{"dra_device_unattributed_active_seconds_total", "device=cpudevnuma000"}: 3 - held/8,
-	})
-}
-
 // The use of a claim's CPUs before they were known is assumed to be the present use, but not more
 // than the other CPUs leave.
 func TestOwnCPUsKnownLaterFit(t *testing.T) {

@@ -221,32 +221,6 @@ func TestRetentionOfPartition(t *testing.T) {
 	}
 }
 
-// A reading that covers the end of a holder and comes after the retention makes the holder's series
-// appear again, for another retention.
-func TestChargeAfterRetention(t *testing.T) {
-	h := exportertest.NewHistory(t)
-	h.Energy(0)
-	h.Hold("c0", "p0")
-	for range 10 {
-		h.Pass(time.Second)
-	}
-	h.Free("c0")
-	h.Pass(exportertest.Retention) // the claim ends
-	h.Pass(time.Second)
-	if x := h.Tick(9 * time.Second); len(x["dra_claim_allocated_seconds_total"])+len(x["dra_claim_info"]) != 0 {
-		t.Errorf("after the retention there is %v", x["dra_claim_allocated_seconds_total"])
-	}
-	h.Energy(3200) // 320 s, of which 9.5 s were the claim's
-	h.Expect(h.Tick(exportertest.Retention-time.Second), map[[2]string]float64{
-		{"dra_claim_energy_joules_total", "device=gpu-0"}: 95, {"dra_pod_energy_joules_total", "device=gpu-0"}: 95,
-		{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}: 3105,
-		{"dra_claim_info", "resourceclaim_name=c0"}:                     1, {"dra_pod_info", "uid=uid-p0"}: 1,
-	})
-	expect.That(t, len(h.Tick(time.Second)["dra_claim_energy_joules_total"]) == 1,
-		"the late charge is not shown for the retention")
-	expect.That(t, len(h.Tick(time.Second)["dra_claim_energy_joules_total"]) == 0, "the late charge is shown for ever")
-}
-
 // A holder whose end becomes known late is still shown for the whole retention.
 func TestEndSeenLate(t *testing.T) {
 	h := exportertest.NewHistory(t)

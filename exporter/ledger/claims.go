@@ -113,15 +113,12 @@ type livesBook struct {
 // observe adds new facts about claims to the distributions of their drivers. Each claim counts once
 // for all of its devices of a driver. began is the start of new distributions.
 func (b *livesBook) observe(claims *accountBook, began, now time.Time) {
-	var due []*account
-	for a := range claims.all() {
-		if v := a.ofClaim.life; v != nil && a.key.Name != "" && !v.Prepared.IsZero() &&
-			(!v.countedPreparation && !v.Waiting.IsZero() || !v.countedActivity && !v.FirstActive.IsZero()) {
-			due = append(due, a)
+	for of := range claims.all() {
+		v, driver := of.known(), of.key.Device.Driver
+		if of.key.Name == "" || v.Prepared.IsZero() ||
+			(v.countedPreparation || v.Waiting.IsZero()) && (v.countedActivity || v.FirstActive.IsZero()) {
+			continue
 		}
-	}
-	for _, of := range due {
-		driver := of.key.Device.Driver
 		if b.byDriver[driver] == nil && len(b.byDriver) < maxLives {
 			b.byDriver[driver] = &driverLives{DriverLives: book.DriverLives{Driver: driver, Born: began}}
 		}

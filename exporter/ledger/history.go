@@ -19,7 +19,6 @@ const periodBytes = 480
 type history struct {
 	timeline  *timeline.Timeline // of the last tick
 	forgotten time.Time          // when old periods were last forgotten
-	most      int                // the bytes beyond which it is made shorter
 	lost      int                // what was forgotten in this tick that may still be needed
 }
 
@@ -30,15 +29,15 @@ const forgetEvery = time.Minute
 func (h *history) update(devices deviceBooks, bound int, now time.Time) {
 	h.lost = 0
 	if now.Sub(h.forgotten) >= forgetEvery {
-		h.forgotten, h.most = now, 0
+		h.forgotten = now
 		for _, d := range devices {
 			d.shorten(now.Add(-rememberFor), false, now)
 			d.periods.Forget(now.Add(-rememberFor))
 		}
 	}
 	changed := map[driver.ID][]*timeline.Period{}
-	if bytes := devices.changedPeriods(changed); bytes > max(h.most, bound) {
-		h.most = h.shorten(devices, bound, now) + bound/4
+	if bytes := devices.changedPeriods(changed); bytes > bound {
+		h.shorten(devices, bound, now)
 		devices.changedPeriods(changed)
 	}
 	h.timeline = h.timeline.With(changed)
@@ -55,23 +54,21 @@ func (b deviceBooks) changedPeriods(to map[driver.ID][]*timeline.Period) (bytes 
 	return bytes
 }
 
-// shorten makes the history a quarter shorter than its bound if it can, and returns what it takes
-// then. What is older goes first, of all devices. The next time is when it has grown by a quarter
-// of the bound, so that each entry costs little; or after forgetEvery.
-func (h *history) shorten(devices deviceBooks, bound int, now time.Time) (bytes int) {
+// shorten makes the history a quarter shorter than its bound, so that each entry costs little. What
+// is older goes first, of all devices.
+func (h *history) shorten(devices deviceBooks, bound int, now time.Time) {
 	for _, all := range []bool{false, true} {
 		for age := rememberFor; age > time.Second; age = age / 4 * 3 {
-			bytes = 0
+			bytes := 0
 			for _, d := range devices {
 				h.lost += d.shorten(now.Add(-age), all, now)
 				bytes += d.historyBytes()
 			}
 			if bytes <= bound/4*3 {
-				return bytes
+				return
 			}
 		}
 	}
-	return bytes
 }
 
 func (d *deviceBook) historyBytes() int { return d.timeline.Bytes() + len(d.periods.All())*periodBytes }

@@ -64,22 +64,6 @@ func TestUsedTimeOfNetworks(t *testing.T) {
 	expect.That(t, math.Abs(got-50) <= 1e-6, "used for %v s, want 50", got)
 }
 
-// Of two claims whose processes are known, only the one with busy processes is active.
-func TestUsedTimeByProcess(t *testing.T) {
-	h := exportertest.NewHistory(t)
-	h.Hold("a", "p0")
-	h.Hold("b", "p1")
-	for range 100 {
-		h.Read(driver.Reading{Quantity: driver.Utilization, Value: 0.5})
-		h.Run(exportertest.Process(1, 0.5, 1), exportertest.Process(2, 0, 1))
-		h.Pass(time.Second)
-	}
-	x := exportertest.Scrape(t, h.Last)
-	a, b := x.One(t, "dra_claim_used_seconds_total", "resourceclaim_name=a"),
-		x.One(t, "dra_claim_used_seconds_total", "resourceclaim_name=b")
-	expect.That(t, a+b >= 98 && (a <= 1 || b <= 1), "a used it for %v s, b for %v s; one of them did not", a, b)
-}
-
 // Of two claims of a device whose processes are unknown, each counts any use from its own begin on.
 func TestUsedTimeOfUnknownSharers(t *testing.T) {
 	h := exportertest.NewHistory(t)

@@ -26,18 +26,17 @@ type meter struct {
 	seen     time.Time    // the tick at which it was read
 	series   *book.Series
 
-	spec     *driver.Spec
-	gauge    int  // index among the device's attributed gauges; -1: it is none of them
-	additive bool // its quantity is additive
-	counts   bool // it is a counter, not a gauge
-	proven   bool // another value than 0 was read
-	sums     bool // its integral fills a counter, sum
-	limits   bool // it is a limit of a counter, limited, whatever its label
-	whole    bool // its label is one of the limit's own: the counter that it limits has none
-	peaks    bool // its highest value is kept, as peak
-	sum      driver.Quantity
-	limited  driver.Quantity
-	peak     driver.Quantity
+	spec    *driver.Spec
+	gauge   int  // index among the device's attributed gauges; -1: it is none of them
+	counts  bool // it is a counter, not a gauge
+	proven  bool // another value than 0 was read
+	sums    bool // its integral fills a counter, sum
+	limits  bool // it is a limit of a counter, limited, whatever its label
+	whole   bool // its label is one of the limit's own: the counter that it limits has none
+	peaks   bool // its highest value is kept, as peak
+	sum     driver.Quantity
+	limited driver.Quantity
+	peak    driver.Quantity
 
 	divided bool    // the value is a part of the parent's; the device does not measure it
 	kept    float64 // for a parent: the part that is not of its partitions
@@ -55,7 +54,7 @@ type queued struct {
 func newMeter(key seriesKey, catalogue driver.Catalogue) *meter {
 	spec := catalogue.Spec(key.quantity)
 	m := &meter{
-		key: key, series: newSeries(key), spec: spec, gauge: -1, kept: 1, additive: spec.Sharing == driver.Additive,
+		key: key, series: newSeries(key), spec: spec, gauge: -1, kept: 1,
 		counts: spec.Type == driver.Counter,
 	}
 	if m.counts {

@@ -33,7 +33,7 @@ func (d *deviceSeries) meter(key seriesKey) *meter {
 		return m
 	}
 	m := newMeter(key, d.catalogue)
-	if m.additive && !m.counts {
+	if m.spec.Sharing == driver.Additive && !m.counts {
 		m.gauge = d.gauges
 		d.gauges++
 	}
@@ -129,7 +129,7 @@ func (d *deviceSeries) prune(now time.Time, down bool) {
 	}
 	d.meters = slices.DeleteFunc(d.meters, func(m *meter) bool {
 		switch {
-		case m.additive || now.Sub(m.seen) <= rememberFor:
+		case m.spec.Sharing == driver.Additive || now.Sub(m.seen) <= rememberFor:
 			return false
 		case m.coded():
 			tooMany--

@@ -111,9 +111,9 @@ type Node struct {
 	latest  atomic.Pointer[described] // nil before the first Describe
 	first   *podresources.PodProcesses
 	members *podresources.PodMembers
-	works   works    // of the pods that hold devices
-	paths   pciPaths // where PCI devices are
-	offers  offers   // what device plugins offer
+	works   works                                     // of the pods that hold devices
+	paths   *driver.Worker[map[string]driver.PCIPath] // reads where PCI devices are
+	offers  offers                                    // what device plugins offer
 
 	podState func(uid string) podresources.CgroupState // reads the pod's cgroup
 
@@ -165,10 +165,7 @@ func New(c Config) (*Node, error) {
 	n.cpus = cpuSets{
 		sysfs: c.Sysfs, cdi: n.cdi, reader: driver.NewReader[[]int]("read which CPUs are where", n.reading("cpus")),
 	}
-	n.paths = pciPaths{
-		sysfs:  c.Sysfs,
-		reader: driver.NewReader[map[string]driver.PCIPath]("read where PCI devices are", n.reading("pci")),
-	}
+	n.paths = driver.NewReader[map[string]driver.PCIPath]("read where PCI devices are", n.reading("pci"))
 	if n.podsAPI, err = podresources.NewPodsClient(c.PodsSocket, c.Selection, time.Now); err != nil {
 		n.Close()
 		return nil, &ConfigError{"PodsSocket", err}

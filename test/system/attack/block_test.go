@@ -20,17 +20,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// blockAttacks are the attacks by files that block.
-func blockAttacks() []attack {
-	return []attack{
-		{name: "a CDI spec and the inventory file become pipes", short: true, run: pipesForFiles},
-		{name: "a pod's cgroup.events blocks", short: true, run: blockingCgroup},
-		{name: "pipes for the files of flags", short: true, run: pipesForFlags},
-		{name: "a full pipe for an error of usage", short: true, run: fullPipeForUsage},
-		{name: "a full pipe for the log", short: true, run: fullPipeForLog},
-	}
-}
-
 // pipe replaces a file with a pipe without a writer. Opening it normally blocks, as on a hung file
 // system.
 func pipe(t testing.TB, path string) string {

@@ -14,11 +14,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// endpointAttacks are the attacks by endpoints that the program scrapes.
-func endpointAttacks() []attack {
-	return []attack{{name: "two endpoints of 65 536 devices with long names", short: true, run: hostileEndpoints}}
-}
-
 // hostileEndpoints answer with as many series as an answer can have. Each is of another device with
 // a long name, and each answer has other devices.
 func hostileEndpoints(t testing.TB) {

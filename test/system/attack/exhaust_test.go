@@ -18,17 +18,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// exhaustAttacks are the attacks on resources that the kernel limits for a process or a user.
-func exhaustAttacks() []attack {
-	return []attack{
-		{name: "256 idle connections with 128 open files", short: true, run: fewFiles},
-		{name: "no inotify instance is left", short: true, run: noInotify},
-		{name: "more pods come and go than inotify queues", short: true, run: inotifyOverflows},
-		{name: "the disk of incidents is full", short: true, run: fullDisk},
-		{name: "the folder of incidents is read-only", short: true, run: readOnlyFolder},
-	}
-}
-
 // fewFiles limits the program to 128 open files, which idle connections use up. Honest scrapes use
 // new connections.
 func fewFiles(t testing.TB) {
@@ -61,8 +50,9 @@ func noInotify(t testing.TB) {
 	g.expectShown(`pod="late"`)
 	setPods(t, node, largenode.PodList())
 	g.expectHeld(t, f)
-	for _, line := range g.logged() {
-		expect.That(t, !strings.Contains(line, "level=WARN"), "there is a warning: %s", line)
+	for _, line := range g.logged() { // the endpoint is of this process, which a busy machine may delay
+		late := strings.Contains(line, `"source is down" name=scrape/vendor reason=timeout`)
+		expect.That(t, late || !strings.Contains(line, "level=WARN"), "there is a warning: %s", line)
 	}
 }
 

@@ -15,21 +15,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/node"
 )
 
-// kubeletAttacks are the attacks by answers of the kubelet.
-func kubeletAttacks() []attack {
-	of := func(more func() []*v1.PodResources) func(testing.TB) {
-		return func(t testing.TB) { largeAnswer(newTarget(t), more()) }
-	}
-	return []attack{
-		{name: "30 000 device IDs of one pod", run: of(manyIDs)},
-		{name: "8 000 claims", run: of(func() []*v1.PodResources { return manyClaims(8000) })},
-		{name: "32 000 claims", run: of(func() []*v1.PodResources { return manyClaims(32_000) })},
-		{name: "a million devices of one claim", run: of(manyDevices)},
-		{name: "a million pods", run: of(manyPods)},
-		{name: "8 000 claims with GOMEMLIMIT=100MiB", run: littleMemory},
-	}
-}
-
 // littleMemory makes the kubelet answer with more claims than fit into a budget of 100 MiB.
 func littleMemory(t testing.TB) {
 	const budget = 100

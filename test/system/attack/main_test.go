@@ -9,11 +9,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -55,8 +55,53 @@ type attack struct {
 }
 
 func attacks() []attack {
-	return slices.Concat(scrapeAttacks(), endpointAttacks(), networkAttacks(), sliceAttacks(), blockAttacks(),
-		exhaustAttacks(), tokenAttacks(), kubeletAttacks(), serverAttacks(), readerAttacks())
+	by := func(crowd ...clients) func(testing.TB) {
+		return func(t testing.TB) { attackBy(manyDevicesShared(t), crowd...) }
+	}
+	byTLS := func(crowd ...clients) func(testing.TB) {
+		return func(t testing.TB) { attackBy(newTLSTarget(t), crowd...) }
+	}
+	of := func(more func() []*v1.PodResources) func(testing.TB) {
+		return func(t testing.TB) { largeAnswer(newTarget(t), more()) }
+	}
+	return []attack{
+		{name: "200 concurrent gzip scrapes", short: true, run: by(clients{"scrape", 200})},
+		{name: "2 000 idle connections", run: by(clients{"idle", 2000})},
+		{name: "2 000 unfinished requests", run: by(clients{"unfinished", 2000})},
+		{name: "2 000 idle connections with TLS", run: byTLS(clients{"idle", 2000})},
+		{name: "300 slow readers", short: true, run: by(clients{"slow", 300})},
+		{name: "250 stuck streams of HTTP/2", short: true, run: byTLS(clients{"stuck", 1})},
+		{
+			name: "all of these at once",
+			run:  byTLS(clients{"scrape", 200}, clients{"idle", 2000}, clients{"slow", 300}, clients{"stuck", 1}),
+		},
+		{name: "two endpoints of 65 536 devices with long names", short: true, run: hostileEndpoints},
+		{name: "processes of a pod in networks of their own", short: true, run: ownNamespace},
+		{name: "50 000 processes of a pod", short: true, run: manyProcesses},
+		{name: "5 000 slices of 120 kB of one driver", run: func(t testing.TB) { hostileSlices(t, 5000) }},
+		{name: "a CDI spec and the inventory file become pipes", short: true, run: pipesForFiles},
+		{name: "a pod's cgroup.events blocks", short: true, run: blockingCgroup},
+		{name: "pipes for the files of flags", short: true, run: pipesForFlags},
+		{name: "a full pipe for an error of usage", short: true, run: fullPipeForUsage},
+		{name: "a full pipe for the log", short: true, run: fullPipeForLog},
+		{name: "256 idle connections with 128 open files", short: true, run: fewFiles},
+		{name: "no inotify instance is left", short: true, run: noInotify},
+		{name: "more pods come and go than inotify queues", short: true, run: inotifyOverflows},
+		{name: "the disk of incidents is full", short: true, run: fullDisk},
+		{name: "the folder of incidents is read-only", short: true, run: readOnlyFolder},
+		{name: "90 unknown tokens a second", short: true, run: unknownTokens},
+		{name: "50 clients guess passwords", short: true, run: wrongPasswords},
+		{name: "400 slow connections of a scraper's address", short: true, run: slowNeighbors(newPasswordTarget)},
+		{name: "the same, if it has a certificate", short: true, run: slowNeighbors(newCertificateTarget)},
+		{name: "30 000 device IDs of one pod", run: of(manyIDs)},
+		{name: "8 000 claims", run: of(func() []*v1.PodResources { return manyClaims(8000) })},
+		{name: "32 000 claims", run: of(func() []*v1.PodResources { return manyClaims(32_000) })},
+		{name: "a million devices of one claim", run: of(manyDevices)},
+		{name: "a million pods", run: of(manyPods)},
+		{name: "8 000 claims with GOMEMLIMIT=100MiB", run: littleMemory},
+		{name: "redirects to another server", short: true, run: redirectingServer},
+		{name: "24 readers of all paths while no pod starts", short: true, run: quietReaders},
+	}
 }
 
 func TestAttacks(t *testing.T) {

@@ -22,14 +22,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// networkAttacks are the attacks by pods on the reading of their interfaces.
-func networkAttacks() []attack {
-	return []attack{
-		{name: "processes of a pod in networks of their own", short: true, run: ownNamespace},
-		{name: "50 000 processes of a pod", short: true, run: manyProcesses},
-	}
-}
-
 const (
 	netDriver = "dra.net"
 	nicUID    = "5a5a5a5a-0000-4000-8000-000000000001"

@@ -22,12 +22,6 @@ import (
 // sharers is the number of pods that share the only device of the small, busy node.
 const sharers = 250
 
-// readerAttacks are those of readers while no pod starts or ends. Only the interval then causes
-// ticks, and snapshots are as old as they can be.
-func readerAttacks() []attack {
-	return []attack{{name: "24 readers of all paths while no pod starts", short: true, run: quietReaders}}
-}
-
 // maxQuietAge is the limit of the age of a snapshot while no pod starts, with an interval of a
 // second.
 const maxQuietAge = 1100 * time.Millisecond

@@ -12,34 +12,11 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"testing"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
-
-// scrapeAttacks are the attacks by many clients.
-func scrapeAttacks() []attack {
-	by := func(crowd ...clients) func(testing.TB) {
-		return func(t testing.TB) { attackBy(manyDevicesShared(t), crowd...) }
-	}
-	byTLS := func(crowd ...clients) func(testing.TB) {
-		return func(t testing.TB) { attackBy(newTLSTarget(t), crowd...) }
-	}
-	return []attack{
-		{name: "200 concurrent gzip scrapes", short: true, run: by(clients{"scrape", 200})},
-		{name: "2 000 idle connections", run: by(clients{"idle", 2000})},
-		{name: "2 000 unfinished requests", run: by(clients{"unfinished", 2000})},
-		{name: "2 000 idle connections with TLS", run: byTLS(clients{"idle", 2000})},
-		{name: "300 slow readers", short: true, run: by(clients{"slow", 300})},
-		{name: "250 stuck streams of HTTP/2", short: true, run: byTLS(clients{"stuck", 1})},
-		{
-			name: "all of these at once",
-			run:  byTLS(clients{"scrape", 200}, clients{"idle", 2000}, clients{"slow", 300}, clients{"stuck", 1}),
-		},
-	}
-}
 
 // attackTime is the duration of an attack by clients.
 func attackTime() time.Duration {

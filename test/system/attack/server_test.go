@@ -11,12 +11,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 )
 
-// serverAttacks are the attacks by another server in the place of the API server's. The API server
-// itself is trusted: see SECURITY.md.
-func serverAttacks() []attack {
-	return []attack{{name: "redirects to another server", short: true, run: redirectingServer}}
-}
-
 // redirectingServer redirects the requests for pods to another server.
 func redirectingServer(t testing.TB) {
 	var stolen atomic.Int64

@@ -22,11 +22,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// sliceAttacks are the attacks by drivers that publish ResourceSlices.
-func sliceAttacks() []attack {
-	return []attack{{name: "5 000 slices of 120 kB of one driver", run: func(t testing.TB) { hostileSlices(t, 5000) }}}
-}
-
 // hostileSlices are slices of the node with as many devices and attributes as the API allows, of
 // another driver. They are listed before those of the node's driver.
 func hostileSlices(t testing.TB, slices int) {

@@ -23,16 +23,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// tokenAttacks are the attacks by clients with unknown tokens or wrong passwords.
-func tokenAttacks() []attack {
-	return []attack{
-		{name: "90 unknown tokens a second", short: true, run: unknownTokens},
-		{name: "50 clients guess passwords", short: true, run: wrongPasswords},
-		{name: "400 slow connections of a scraper's address", short: true, run: slowNeighbors(newPasswordTarget)},
-		{name: "the same, if it has a certificate", short: true, run: slowNeighbors(newCertificateTarget)},
-	}
-}
-
 // unknownTokens are sent by strangers, some of them at the address of the honest scraper. The token
 // of the honest scraper is renewed each second.
 func unknownTokens(t testing.TB) {

@@ -34,7 +34,8 @@ const (
 
 // Nodes that hang cost no other node: healthy nodes are shown at once, are never said to be dead,
 // and are asked as often as without them. Nodes that hang are asked less often. Without any, what
-// reading all nodes takes is printed.
+// reading all nodes takes is printed. A healthy node that does not answer within 1.5 s, as on a busy
+// machine, has its next turn among those that hang: 64 places of 4 s for 500 nodes are 32 s.
 func TestHangingNodes(t *testing.T) {
 	for _, hanging := range []int{0, *labNodes * 15 / 100, *labNodes / 2} {
 		t.Run(fmt.Sprint(hanging), func(t *testing.T) {
@@ -42,7 +43,7 @@ func TestHangingNodes(t *testing.T) {
 			begun := time.Now()
 			first := l.look()
 			expect.That(t, first.took <= maxFirst+late, "the first page took %v, want %v", first.took, maxFirst)
-			dead, oldest, missing, used, moved := len(first.dead), time.Duration(0), first.missing, l.gateway.cpu(), l.bytes()
+			dead, oldest, used, moved := len(first.dead), time.Duration(0), l.gateway.cpu(), l.bytes()
 			for next := begun.Add(lookEach); time.Since(begun) < *labFor; next = next.Add(lookEach) {
 				time.Sleep(time.Until(next))
 				seen := l.look()
@@ -51,11 +52,11 @@ func TestHangingNodes(t *testing.T) {
 				}
 				dead = max(dead, len(seen.dead))
 				if time.Since(begun) > maxAge {
-					oldest, missing = max(oldest, seen.oldest), seen.missing
+					oldest = max(oldest, seen.oldest)
 				}
 			}
-			expect.That(t, oldest <= maxAge && missing <= 0,
-				"the oldest answer of a healthy node is of %v ago, want %v; %d are missing", oldest, maxAge, missing)
+			expect.That(t, oldest <= maxAge, "the oldest answer of a healthy node is of %v ago, want %v", oldest, maxAge)
+			l.gateway.eventually("all healthy nodes are shown", func() bool { return l.look().missing == 0 })
 			l.mu.Lock()
 			most := 0
 			for i := range l.manners {

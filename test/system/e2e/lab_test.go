@@ -39,9 +39,10 @@ type lab struct {
 	port    string
 	api     *kubetest.Server
 	gateway *program
-	stood   func() []standstill.Span
-	closing chan struct{} // closed when the lab ends
-	lies    string        // what nodes that lie answer to all; "": see lie
+	begun   time.Time
+	stood   [2]func() []standstill.Span // when the machine stood still, and when programs waited for a processor
+	closing chan struct{}               // closed when the lab ends
+	lies    string                      // what nodes that lie answer to all; "": see lie
 
 	mu       sync.Mutex
 	manners  map[int]manner    // of the nodes that are not honest
@@ -82,9 +83,12 @@ func newLab(t *testing.T, nodes int, manners map[int]manner, flags ...string) *l
 	}
 	_, l.port, _ = net.SplitHostPort(listener.Addr().String())
 	exporters(api, l.port, endpoints)
-	found, stop := standstill.Watch()
-	l.stood = found
-	t.Cleanup(stop)
+	for i, watch := range []func() (func() []standstill.Span, func()){standstill.Watch, standstill.WatchPressure} {
+		found, stop := watch()
+		l.stood[i] = found
+		t.Cleanup(stop)
+	}
+	l.begun = time.Now()
 	l.gateway = gateway(t, kubeconfig, flags...)
 	return l
 }
@@ -238,10 +242,13 @@ func (l *lab) get(user, path string) answer {
 
 // look is what one request for the page of the cluster has shown.
 type look struct {
-	took, oldest time.Duration // the oldest answer of an honest node, by the lab's own clock
-	dead         []string      // honest nodes that are said not to answer
-	missing      int           // honest nodes whose claims are not on the page
-	page         string
+	took time.Duration
+	// oldest is the age of the oldest answer of an honest node, by the lab's own clock: of the lab
+	// itself if a node is not on the page.
+	oldest  time.Duration
+	dead    []string // honest nodes that are said not to answer
+	missing int      // honest nodes whose claims are not on the page
+	page    string
 }
 
 // troubled finds rows of the page with the trouble that is shown for the node.
@@ -250,13 +257,19 @@ var troubled = regexp.MustCompile(`data-node="([^"]+)"><td>[^\n]*?<div class="ba
 // lastClaim finds the last claims of nodes.
 var lastClaim = regexp.MustCompile(`/train-(\d+)-7<`)
 
-// look requests the page. Times in which the machine stood still do not count.
+// passed returns the time between two others, without that in which the machine stood still or
+// programs waited for a processor.
+func (l *lab) passed(from, to time.Time) time.Duration {
+	span := standstill.Span{From: from, To: to}
+	return to.Sub(from) - max(span.Overlap(l.stood[0]()), span.Overlap(l.stood[1]()))
+}
+
+// look requests the page.
 func (l *lab) look() look {
 	from := time.Now()
 	a := l.get("lead", "/")
 	now := time.Now()
-	stood := l.stood()
-	out := look{page: string(a.Body), took: a.Took - standstill.Span{From: from, To: now}.Overlap(stood)}
+	out := look{page: string(a.Body), took: a.Took - standstill.Span{From: from, To: now}.Overlap(l.stood[0]())}
 	must.That(l, a.Status == http.StatusOK, "status %d: %.300s", a.Status, a.Body)
 	for _, row := range troubled.FindAllStringSubmatch(out.page, -1) {
 		var i int
@@ -270,19 +283,21 @@ func (l *lab) look() look {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	oldest := now
 	for i := range l.nodes {
 		if l.manners[i] != "" {
 			continue
 		}
+		at := l.answered[i]
 		if !shown[fmt.Sprint(i)] {
 			out.missing++
+			at = l.begun
 		}
-		if at, ok := l.answered[i]; ok {
-			out.oldest = max(out.oldest, now.Sub(at)-standstill.Span{From: at, To: now}.Overlap(stood))
-		} else {
-			out.oldest = time.Hour
+		if at.Before(oldest) {
+			oldest = at
 		}
 	}
+	out.oldest = l.passed(oldest, now)
 	return out
 }
 
