@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Quantity is a quantity that can be measured on a device: its index in a [Catalogue]. All sources
@@ -259,14 +260,17 @@ func (s *Spec) ShowsActivity(labels Labels) bool {
 type Catalogue []Spec
 
 // Standard returns the standard catalogue.
-func Standard() Catalogue {
+func Standard() Catalogue { return standard() }
+
+//nolint:gochecknoglobals // a constant: nobody changes it
+var standard = sync.OnceValue(func() Catalogue {
 	c := table()
 	for i := range c {
 		c[i].bound()
 		c[i].Metric = cmp.Or(c[i].Metric, c[i].metric())
 	}
 	return c
-}
+})
 
 // OrStandard returns the catalogue, or the standard one if c is nil.
 func (c Catalogue) OrStandard() Catalogue {
@@ -304,10 +308,10 @@ func (c Catalogue) Named(name string) (Quantity, bool) {
 }
 
 // Spec returns the description of a quantity of the standard catalogue; it is empty for others.
-func (q Quantity) Spec() Spec { return *Standard().Spec(q) }
+func (q Quantity) Spec() Spec { return *standard().Spec(q) }
 
 // String returns the name of a quantity of the standard catalogue; "" for others.
-func (q Quantity) String() string { return table().Spec(q).Name }
+func (q Quantity) String() string { return standard().Spec(q).Name }
 
 // metric returns the name of the family by the rules of Prometheus: the name, its unit unless the
 // name ends with it, and total for a counter.

@@ -141,6 +141,8 @@ func ReasonOf(err error) Reason {
 		return ReasonCanceled
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return ReasonTimeout
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return ReasonUnavailable
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return ReasonDiskFull
 	case errors.Is(err, syscall.EROFS):

@@ -22,7 +22,8 @@ func TestReasons(t *testing.T) {
 	seen := map[string]bool{}
 	for _, found := range regexp.MustCompile(`Reason = "([^"]*)"`).FindAllStringSubmatch(text, -1) {
 		expect.That(t, !seen[found[1]], "%q is there twice", found[1])
-		expect.That(t, regexp.MustCompile(`^[a-z0-9]+(_[a-z0-9]+)*$`).MatchString(found[1]), "%q is not in snake case", found[1])
+		snake := regexp.MustCompile(`^[a-z0-9]+(_[a-z0-9]+)*$`).MatchString(found[1])
+		expect.That(t, snake, "%q is not in snake case", found[1])
 		seen[found[1]] = true
 	}
 	expect.That(t, len(seen) > 50, "%d reasons", len(seen))

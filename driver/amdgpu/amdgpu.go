@@ -28,8 +28,6 @@ const (
 	// slowEvery is the time between two reads of values that change slowly, or that the kernel
 	// requests from the hardware.
 	slowEvery = 10 * time.Second
-	// maxCopyAge is the age up to which readings of the copy engines are used.
-	maxCopyAge = 30 * time.Second
 	// slowAtOnce is the maximum number of GPUs whose slow values one sample reads.
 	slowAtOnce = 8
 )
@@ -54,11 +52,6 @@ type Source struct {
 	gpus       []*gpu
 	using      *processes
 	usage      *driver.Call[usage]
-	copies     *copies
-	copiers    []copier // of the processes that were last read
-	copying    *driver.Call[map[uint64]float64]
-	copied     map[uint64]float64 // seconds per second in which engines copy, by node
-	copiedAt   time.Time
 }
 
 // usage is the use of the KFD nodes by processes.
@@ -83,7 +76,6 @@ func New(root string) *Source {
 	s.using = &processes{
 		root: filepath.Join(s.kfd(), "proc"), now: func() time.Time { return s.now() }, known: map[int]*process{},
 	}
-	s.copies = &copies{root: s.using.root, now: s.using.now}
 	return s
 }
 
@@ -131,9 +123,6 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	}
 	if !s.usage.Late() {
 		s.usage.Wait(ctx)
-	}
-	if s.copying != nil && !s.copying.Late() {
-		s.copying.Wait(ctx)
 	}
 	return s.collect(&bad), bad.Err()
 }
@@ -244,13 +233,6 @@ func (s *Source) start() {
 			func(err error) outcome { return unreadable(hardware, err) },
 		)
 	}
-	if s.copying == nil && len(s.copiers) > 0 {
-		copiers := s.copiers
-		s.copying = driver.Go(
-			func() map[uint64]float64 { return s.copies.read(copiers) },
-			func(error) map[uint64]float64 { return nil },
-		)
-	}
 	if s.usage == nil {
 		nodes := slices.Clone(s.nodes)
 		s.usage = driver.Go(func() usage {
@@ -270,7 +252,6 @@ func (s *Source) collect(bad *sysfs.Problems) []driver.Sample {
 		u.err = driver.Hung("read the processes of KFD")
 	}
 	bad.Add(u.err)
-	s.collectCopies(u.uses)
 	var samples []driver.Sample
 	for _, g := range s.gpus {
 		o, done := g.call.Take()
@@ -288,34 +269,10 @@ func (s *Source) collect(bad *sysfs.Problems) []driver.Sample {
 			for i, n := range o.nodes {
 				sample := &o.samples[first+i]
 				addProcesses(sample, u.uses[n.ID], len(o.nodes) > 1, u.at)
-				if busy, ok := s.copied[n.ID]; ok && n.Engines > 0 && len(u.uses[n.ID]) > 0 {
-					sample.Readings = append(sample.Readings, driver.Reading{
-						Quantity: driver.EngineUtilization, Labels: driver.Labels{"copy"},
-						Value: min(1, busy/float64(n.Engines)), At: s.copiedAt, Estimated: true,
-					})
-				}
+				addCopying(sample, u.uses[n.ID], n.Engines, u.at)
 			}
 		}
 		samples = append(samples, o.samples...)
 	}
 	return samples
-}
-
-// collectCopies stores the readings of the copy engines, and selects the processes to read next.
-func (s *Source) collectCopies(uses map[uint64][]use) {
-	s.copiers = s.copiers[:0:0]
-	for _, n := range s.nodes {
-		for _, u := range uses[n.ID] {
-			s.copiers = append(s.copiers, copier{u.pid, n.ID})
-		}
-	}
-	if len(s.copiers) == 0 || s.now().Sub(s.copiedAt) > maxCopyAge {
-		s.copied = nil
-	}
-	if s.copying == nil {
-		return
-	}
-	if copied, done := s.copying.Take(); done {
-		s.copied, s.copiedAt, s.copying = copied, s.now(), nil
-	}
 }

@@ -343,3 +343,17 @@ func addProcesses(sample *driver.Sample, uses []use, isPartition bool, at time.T
 		})
 	}
 }
+
+// addCopying adds the utilization of the copy engines by processes.
+func addCopying(sample *driver.Sample, uses []use, engines uint64, at time.Time) {
+	busy, known := 0.0, false
+	for _, u := range uses {
+		busy, known = busy+u.copying, known || u.copies
+	}
+	if known && engines > 0 {
+		sample.Readings = append(sample.Readings, driver.Reading{
+			Quantity: driver.EngineUtilization, Labels: driver.Labels{"copy"}, Value: min(1, busy/float64(engines)), At: at,
+			Estimated: true,
+		})
+	}
+}

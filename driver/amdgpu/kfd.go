@@ -30,6 +30,8 @@ type use struct {
 	vram     uint64
 	hasUnits bool    // the number of compute units with its waves is known
 	weight   float64 // mean of that number, weighted towards recent reads
+	copies   bool    // the time for which copy engines work for it is known
+	copying  float64 // that time, in seconds per second
 	at       time.Time
 }
 
@@ -46,6 +48,10 @@ type process struct {
 	nodes   []uint64 // nodes that it uses, as of the last read of all nodes
 	scanned time.Time
 	weights map[uint64]float64 // by node
+	// copying measures how long the copy engines (SDMA) of each node work, by the files sdma_<gpu_id>,
+	// in microseconds. The kernel sums the times of the process's queues on the node, which it reads
+	// from the process's own memory (kfd_sdma_activity_worker).
+	copying map[uint64]*sysfs.Meter
 }
 
 // read returns the processes of each node, by node ID, in the order of their PIDs. A process that
@@ -99,7 +105,7 @@ func (p *processes) keep(pids []int) {
 	for _, pid := range pids {
 		known[pid] = p.known[pid]
 		if known[pid] == nil {
-			known[pid] = &process{weights: map[uint64]float64{}}
+			known[pid] = &process{weights: map[uint64]float64{}, copying: map[uint64]*sysfs.Meter{}}
 		}
 	}
 	p.known = known
@@ -140,5 +146,17 @@ func (p *processes) use(dir sysfs.Dir, pid int, id uint64, bad *sysfs.Problems) 
 		weights[id] = (weights[id] + float64(units)) / 2
 		u.hasUnits, u.weight = true, weights[id]
 	}
+	meter := p.known[pid].copying[id]
+	if meter == nil {
+		meter = &sysfs.Meter{}
+		p.known[pid].copying[id] = meter
+	}
+	if microseconds, ok := read("sdma_" + number); ok {
+		meter.Advance(microseconds, u.at)
+	} else {
+		meter.Stop()
+	}
+	perSecond, _, ok := meter.Rate()
+	u.copying, u.copies = perSecond*1e-6, ok
 	return u, true
 }

@@ -25,10 +25,6 @@ const (
 
 	// minWindow is the minimum time over which utilization is computed. A tick is 10 ms.
 	minWindow = 50 * time.Millisecond
-
-	// maxJitter is the maximum number of ticks by which a counter may temporarily fall. One that falls
-	// by more has been reset.
-	maxJitter = 3 * userHZ
 )
 
 // Source reads the online CPUs from <procfs>/stat, which has those of the machine in every
@@ -36,8 +32,7 @@ const (
 //
 // A CPU is busy while it runs anything (user, nice, system, irq, softirq) and while the hypervisor
 // runs something else (steal), but not while it is idle or waits for I/O. Utilization is the mean
-// since the Sample before, over at least 50 ms. Active seconds start with the kernel's counter and
-// never fall; the kernel's counter may fall temporarily or be reset.
+// since the Sample before, over at least 50 ms. Active seconds are the kernel's counter.
 type Source struct {
 	path string
 	now  func() time.Time
@@ -98,74 +93,42 @@ func (s *Source) samples(all []ticks, at time.Time) []driver.Sample {
 			continue
 		}
 		c := s.cpus[t.cpu]
-		if c == nil {
-			c = &state{active: t.busy, busy: t.busy}
+		if c == nil || c.call+1 != s.call { // its activity while it was offline says nothing about the present
+			c = &state{at: at, busy: t.busy, idle: t.idle}
 			s.cpus[t.cpu] = c
 		}
-		wasThere := c.call != 0 && c.call+1 == s.call
 		c.call = s.call
-		c.count(t, at)
-		if wasThere {
-			c.measure(t, at)
-		} else { // its activity while it was offline says nothing about the present
-			c.startWindow(t, at)
-			c.utilizationAt = time.Time{}
+		c.measure(t, at)
+		readings = append(readings, driver.Reading{Quantity: driver.ActiveSeconds, Value: float64(t.busy) / userHZ, At: at})
+		if !c.utilizationAt.IsZero() {
+			readings = append(readings,
+				driver.Reading{Quantity: driver.Utilization, Value: c.utilization, At: c.utilizationAt})
 		}
-		readings = c.report(readings, at)
 		samples[i] = driver.Sample{Hardware: hardware, Readings: readings[begin:len(readings):len(readings)]}
 	}
 	return samples
 }
 
-// state is the state of a CPU between samples, in ticks.
+// state is the state of a CPU between samples.
 type state struct {
-	call   uint64 // the last call that had it
-	active uint64 // our count: rises only
-	busy   uint64 // the kernel's count that is included in active
+	call uint64 // the last call that had it
 
-	windowAt                 time.Time // start of the window of the next utilization,
-	windowActive, windowIdle uint64    // and the counts at that time
+	at         time.Time // start of the window of the next utilization,
+	busy, idle uint64    // and the ticks at that time
 
 	utilization   float64
 	utilizationAt time.Time // zero: there is none yet
 }
 
-// count updates the active ticks by the kernel's counter.
-func (c *state) count(t ticks, at time.Time) {
-	switch {
-	case t.busy >= c.busy:
-		c.active += t.busy - c.busy
-		c.busy = t.busy
-	case c.busy-t.busy > maxJitter: // reset: the count since then is unknown
-		c.busy = t.busy
-		c.startWindow(t, at)
-	}
-}
-
-// measure computes the utilization over the window that ends now, if it is long enough. If the
-// kernel's idle time fell (iowait may: Documentation/filesystems/proc.rst), it is unknown.
+// measure computes the utilization over the window that ends now, if it is long enough. If one of
+// the kernel's times fell (iowait may: Documentation/filesystems/proc.rst), a new window starts.
 func (c *state) measure(t ticks, at time.Time) {
-	if t.idle < c.windowIdle {
-		c.startWindow(t, at)
+	if t.idle >= c.idle && t.busy >= c.busy {
+		busy, idle := t.busy-c.busy, t.idle-c.idle
+		if at.Sub(c.at) < minWindow || busy+idle == 0 {
+			return
+		}
+		c.utilization, c.utilizationAt = float64(busy)/float64(busy+idle), at
 	}
-	active, idle := c.active-c.windowActive, t.idle-c.windowIdle
-	if at.Sub(c.windowAt) < minWindow || active+idle == 0 {
-		return
-	}
-	c.utilization, c.utilizationAt = float64(active)/float64(active+idle), at
-	c.startWindow(t, at)
-}
-
-// startWindow starts the window of the next utilization.
-func (c *state) startWindow(t ticks, at time.Time) {
-	c.windowAt, c.windowActive, c.windowIdle = at, c.active, t.idle
-}
-
-// report appends the CPU's readings.
-func (c *state) report(readings []driver.Reading, at time.Time) []driver.Reading {
-	readings = append(readings, driver.Reading{Quantity: driver.ActiveSeconds, Value: float64(c.active) / userHZ, At: at})
-	if c.utilizationAt.IsZero() {
-		return readings
-	}
-	return append(readings, driver.Reading{Quantity: driver.Utilization, Value: c.utilization, At: c.utilizationAt})
+	c.at, c.busy, c.idle = at, t.busy, t.idle
 }

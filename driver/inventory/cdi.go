@@ -241,7 +241,9 @@ func (c *CDI) list(dir string, problems driver.Rejections) []string {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		problems.Add(driver.ReasonUnreadableFolder, 1)
 		c.unsettled = true
-		return slices.DeleteFunc(slices.Sorted(maps.Keys(c.files)), func(path string) bool { return filepath.Dir(path) != dir })
+		return slices.DeleteFunc(slices.Sorted(maps.Keys(c.files)), func(path string) bool {
+			return filepath.Dir(path) != dir
+		})
 	}
 	var paths []string
 	for _, name := range entries {

@@ -30,7 +30,7 @@ func ruleOf(driverName string) rule {
 		"dra.cpu":                              cpu,
 		"dra.nvme":                             nvme,
 		"tpu.google.com":                       accelerator("google", "tpuGen", "accel", "/dev/accel"),
-		"neuron.aws.com":                       accelerator("amazon", "", "neuron-device-", "/dev/neuron"), // class neuron_device
+		"neuron.aws.com":                       accelerator("amazon", "", "neuron-device-", "/dev/neuron"),
 		"tenstorrent.com":                      tenstorrent,
 		"npu.rebellions.ai":                    rebellions,
 		"spyre.ibm.com":                        spyre,

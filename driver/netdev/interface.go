@@ -12,16 +12,12 @@ import (
 
 // netInterface is the state of an interface between samples.
 type netInterface struct {
-	index    uint64 // ifindex; 0: could not be read so far
-	counters [numCounters]counter
-	at       time.Time // when the counters were read
-	link     link
+	index    uint64           // ifindex; 0: unknown
+	readings []driver.Reading // of the counters and the link
+	at       time.Time        // when they were read
 	facts    facts
-	due      bool // to be read in this sample
-
-	// namespace is the network namespace of the last read; 0: that of the host.
-	namespace uint64
-	seen      time.Time // the last sample that had it
+	due      bool      // to be read in this sample
+	seen     time.Time // the last sample that had it
 }
 
 // measure reads the interface. It returns nil if the interface does not exist.
@@ -35,78 +31,39 @@ func (s *Source) measure(root *os.File, name string, bad *sysfs.Problems) *netIn
 		return nil
 	}
 	defer folder.Close()
-
 	index, err := s.file.Number(folder, "ifindex")
 	if sysfs.IsAbsent(err) { // this interface is being removed (dev_isalive in net/core/net-sysfs.c)
 		return nil
 	}
-	i := s.interfaceOf(name, index)
-	i.move(0)
+	i := s.known[name]
+	if i == nil || i.index != index {
+		i = &netInterface{index: index}
+		s.known[name] = i
+	}
 	i.at = s.now()
 	a := sysfs.Attributes{
 		Dir: folder, Of: "network interface " + name, Now: func() time.Time { return i.at }, Reader: &s.file, Problems: bad,
+		Readings: make([]driver.Reading, 0, numCounters+2),
 	}
-	s.refresh(i, name, &a)
-	if err != nil { // it exists, but the owner of its counters is unknown
-		a.Fail("ifindex", err)
-		i.lose()
-		return i
-	}
-	if i.facts.physical {
-		i.readLink(&a)
-	}
-	for n, f := range counterFiles() {
-		raw, err := s.file.Number(folder, f.path)
-		i.counters[n].take(raw, err, i.at)
-		a.Fail(f.path, err)
-	}
-	return i
-}
-
-// interfaceOf returns the state of the interface, or a new state if the ifindex has changed. An
-// index of 0 is unknown.
-func (s *Source) interfaceOf(name string, index uint64) *netInterface {
-	i := s.known[name]
-	switch {
-	case i == nil:
-		i = &netInterface{index: index}
-		s.known[name] = i
-	case i.index == 0:
-		i.index = index
-	case index != 0 && i.index != index:
-		*i = netInterface{index: index}
-		for n := range i.counters {
-			i.counters[n].fromZero = true
-		}
-		i.link.downs.fromZero = true
-	}
-	return i
-}
-
-// refresh reads the interface's facts if they are due.
-func (s *Source) refresh(i *netInterface, name string, a *sysfs.Attributes) {
+	a.Fail("ifindex", err)
 	if age := i.at.Sub(i.facts.at); age >= factsEvery || age < 0 || i.facts.at.IsZero() {
-		i.facts = readFacts(a, filepath.Join(s.root, name), name)
+		i.facts = readFacts(&a, filepath.Join(s.root, name), name)
 	}
-}
-
-// lose records that no counter could be read.
-func (i *netInterface) lose() {
-	for n := range i.counters {
-		i.counters[n].lose()
+	readCounters(&a)
+	if i.facts.physical {
+		readLink(&a)
 	}
-	i.link.lose()
+	i.readings = a.Readings
+	return i
 }
 
 // report appends the interface's last readings.
 func (i *netInterface) report(readings []driver.Reading) []driver.Reading {
-	for n, f := range counterFiles() {
-		readings = i.counters[n].report(readings, f.quantity, f.labels, i.at)
-	}
+	readings = append(readings, i.readings...)
 	if i.facts.speed != 0 {
 		readings = append(readings, driver.Reading{
 			Quantity: driver.Capacity, Labels: driver.Labels{"speed"}, Value: i.facts.speed, At: i.facts.at,
 		})
 	}
-	return append(i.link.report(readings, i), i.facts.temperatures...)
+	return append(readings, i.facts.temperatures...)
 }

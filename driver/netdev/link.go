@@ -5,57 +5,30 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// link is the state of the link of an interface with hardware.
-type link struct {
-	known bool
-	up    float64 // 1 or 0
-	downs counter // number of losses of the carrier
-}
-
-// readLink reads the state of the link and the number of losses, in the open folder of an
-// interface. It reads the operational state (RFC 2863, Documentation/networking/operstates.rst),
-// which takes no lock. It reads carrier only if that state is missing or "unknown". An interface
-// that is switched off has no link.
-func (i *netInterface) readLink(a *sysfs.Attributes) {
-	l := &i.link
-	l.lose()
+// readLink adds the state of the link and the number of losses of the carrier. It reads the
+// operational state (RFC 2863, Documentation/networking/operstates.rst), which takes no lock. It
+// reads carrier only if that state is missing or "unknown". An interface that is switched off has
+// no link.
+func readLink(a *sysfs.Attributes) {
 	switch state := a.Text("operstate"); state {
 	case "up":
-		l.known, l.up = true, 1
+		a.Add(driver.LinkUp, 1, "network")
 	case "down", "lowerlayerdown", "dormant", "testing", "notpresent":
-		l.known = true
+		a.Add(driver.LinkUp, 0, "network")
 	default:
 		carrier, err := a.Reader.Number(a.Dir, "carrier")
 		a.Fail("carrier", err)
-		if l.up, l.known = driver.NumberOf(carrier, err); !l.known {
-			l.known = state != "" && sysfs.IsAbsent(err) // carrier can't be read while the interface is off
+		up, known := driver.NumberOf(carrier, err)
+		if known || state != "" && sysfs.IsAbsent(err) { // carrier can't be read while the interface is off
+			a.Add(driver.LinkUp, up, "network")
 		}
 	}
-	downs, err := a.Reader.Number(a.Dir, "carrier_down_count")
-	a.Fail("carrier_down_count", err)
-	l.downs.take(downs, err, i.at)
-}
-
-// lose records that nothing could be read.
-func (l *link) lose() {
-	l.known, l.up = false, 0
-	l.downs.lose()
-}
-
-// report appends the readings of the link.
-func (l *link) report(readings []driver.Reading, i *netInterface) []driver.Reading {
-	if l.known {
-		readings = append(readings, driver.Reading{
-			Quantity: driver.LinkUp, Labels: driver.Labels{"network"}, Value: l.up, At: i.at,
-		})
-	}
-	return l.downs.report(readings, driver.Errors, driver.Labels{"link_down"}, i.at)
+	a.Gauge("carrier_down_count", 1, driver.Errors, "link_down")
 }
 
 // readLinkInPod reads the link of a pod's interface in the sysfs of one of the pod's processes.
 // This needs CAP_SYS_PTRACE: without it, the link is unknown, but net/dev is still read.
-func (r *podReader) readLinkInPod(i *netInterface, f *found) {
-	i.link.lose()
+func (r *podReader) readLinkInPod(a *sysfs.Attributes, f *found) {
 	class, err := sysfs.OpenClass(r.source.Procfs, f.pid, "net", r.source.isSysfs)
 	if err != nil {
 		return
@@ -66,7 +39,6 @@ func (r *podReader) readLinkInPod(i *netInterface, f *found) {
 		return
 	}
 	defer folder.Close()
-	i.readLink(&sysfs.Attributes{
-		Dir: folder, Of: "network interface " + f.Interface, Reader: &r.source.file, Problems: r.bad,
-	})
+	a.Dir = folder
+	readLink(a)
 }

@@ -60,29 +60,6 @@ func TestLinkOff(t *testing.T) {
 	expect.That(t, up == 0 && ok, "link_up %v, %v", up, ok)
 }
 
-// The counter of lost links continues, also if an interface is created again.
-func TestLinkLost(t *testing.T) {
-	m := newMachine(t, "server.tree")
-	lost := func() float64 { return drivertest.Values(m.sample()["ens1f0v0"])["errors link_down"] }
-	for _, step := range []struct {
-		file  string
-		value uint64
-		want  float64
-	}{
-		{"carrier_down_count", 4, 4},
-		{"carrier_down_count", 6, 6},
-		{"carrier_down_count", 1, 7},
-		{"ifindex", 99, 0},
-		{"carrier_down_count", 2, 1},
-	} {
-		m.set("ens1f0v0", step.file, step.value)
-		if got := lost(); got != step.want {
-			t.Errorf("%s is %d: %v links lost, want %v", step.file, step.value, got, step.want)
-		}
-		m.later()
-	}
-}
-
 // The link of an interface that a driver moved into a pod is read in the pod's sysfs. Without
 // permission, it is unknown, and the traffic is still read.
 func TestLinkInPod(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,9 +40,7 @@ const (
 	// asks the hardware.
 	factsEvery = 30 * time.Second
 
-	// remember is how long a missing interface stays known, to distinguish its return from a new
-	// interface.
-	remember = time.Hour
+	remember = time.Minute // how long a missing interface stays known
 
 	loopback = "lo" // its name in every network namespace
 )
@@ -50,12 +49,8 @@ const (
 // [driver.Source].
 //
 // The counters are the kernel's (Documentation/ABI/testing/sysfs-class-net-statistics; their
-// meaning: struct rtnl_link_stats64 in include/uapi/linux/if_link.h). They continue if an
-// interface's driver resets them. A new interface under an earlier one's name, recognized by its
-// ifindex, counts from zero when it is first seen.
-//
-// The counters of an interface continue when it moves to a pod and back. What it counts during a
-// move is counted once.
+// meaning: struct rtnl_link_stats64 in include/uapi/linux/if_link.h), also of an interface that
+// moves to a pod and back.
 type Source struct {
 	driver.Host
 	root  string // <sysfs>/class/net
@@ -107,9 +102,9 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	start := s.now()
 	samples := s.sampleHost(ctx, start, &bad)
 	if ctx.Err() == nil {
-		samples = s.samplePods(samples, start, &bad)
+		samples = s.samplePods(samples, &bad)
 	}
-	s.forget(start)
+	maps.DeleteFunc(s.known, func(_ string, i *netInterface) bool { return !i.seen.Equal(start) })
 	return samples, bad.Err()
 }
 
@@ -182,17 +177,6 @@ func (s *Source) schedule(names []string) {
 		if i.due && !i.facts.physical {
 			left--
 			s.next = name + "\x00" // the lowest name above this one
-		}
-	}
-}
-
-// forget drops interfaces that have been missing for long. If there are too many, it drops all that
-// were not seen since start.
-func (s *Source) forget(start time.Time) {
-	crowded := len(s.known) > 2*maxInterfaces
-	for name, i := range s.known {
-		if unseen := start.Sub(i.seen); unseen > remember || (crowded && unseen > 0) {
-			delete(s.known, name)
 		}
 	}
 }

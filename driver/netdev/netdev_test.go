@@ -103,7 +103,8 @@ func TestRecordedMachine(t *testing.T) {
 }
 
 func TestServer(t *testing.T) {
-	samples := newMachine(t, "server.tree").sample()
+	m := newMachine(t, "server.tree")
+	samples := m.sample()
 	hardware := map[string]driver.Hardware{}
 	for name, s := range samples {
 		hardware[name] = s.Hardware
@@ -134,37 +135,14 @@ func TestServer(t *testing.T) {
 	withSpeed := maps.Clone(counters)
 	withSpeed["capacity speed"], withSpeed["link_up network"], withSpeed["errors link_down"] = 12.5e9, 1, 3
 	expect.Equal(t, "readings of the physical function", withSpeed, drivertest.Values(samples["ens1f0np0"]))
+	m.set("ens1f0np0", missedErrors, 50)
+	m.later()
+	withSpeed["network_drops receive"] += 50
+	expect.Equal(t, "readings with missed packets", withSpeed, drivertest.Values(m.sample()["ens1f0np0"]))
 	for name, want := range map[string]float64{"enxusb": 125e6, "ens1f0v0": 0, "bond0": 0, "veth0a1b2c3d": 0} {
 		if got := drivertest.Values(samples[name])["capacity speed"]; got != want {
 			t.Errorf("speed of %s is %v bytes per second, want %v", name, got, want)
 		}
-	}
-}
-
-// TestRecreated: an interface of an earlier one's name counts from its first sight.
-func TestRecreated(t *testing.T) {
-	m := newMachine(t, "server.tree")
-	const name, file = "veth0a1b2c3d", "statistics/rx_bytes"
-	m.set(name, file, 1000)
-	if got := received(m.sample()[name]); got.Value != 1000 || !got.Since.IsZero() {
-		t.Errorf("at first sight: %+v, want the kernel's 1000", got)
-	}
-	m.later()
-	m.set(name, "ifindex", 99)
-	m.set(name, file, 5000)
-	remade := m.Clock
-	if got := received(m.sample()[name]); got.Value != 0 || !got.Since.Equal(remade) {
-		t.Errorf("made again: %+v, want 0 since %v", got, remade)
-	}
-	m.later()
-	m.set(name, file, 5600)
-	if got := received(m.sample()[name]); got.Value != 600 || !got.Since.Equal(remade) || !got.At.Equal(m.Clock) {
-		t.Errorf("later: %+v, want 600 since %v", got, remade)
-	}
-	m.later()
-	m.set(name, file, 40) // its driver was reset
-	if got := received(m.sample()[name]); got.Value != 640 || !got.Since.Equal(remade) {
-		t.Errorf("after a reset: %+v, want 640 since %v", got, remade)
 	}
 }
 
@@ -299,18 +277,6 @@ func TestTooManyInterfaces(t *testing.T) {
 	if names, err := list(root); len(names) != maxInterfaces || err == nil {
 		t.Errorf("%d names, error %v; want %d and an error", len(names), err, maxInterfaces)
 	}
-}
-
-// TestCrowded: missing interfaces are forgotten early if there are too many.
-func TestCrowded(t *testing.T) {
-	m := newMachine(t, "server.tree")
-	present := len(m.sample())
-	for n := range 2 * maxInterfaces {
-		m.source.known[fmt.Sprintf("gone%d", n)] = &netInterface{seen: m.Clock}
-	}
-	m.later()
-	m.sample()
-	expect.Is(t, len(m.source.known), present, "interfaces are known that are there")
 }
 
 // TestThisMachine reads the network interfaces that are really there.

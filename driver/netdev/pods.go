@@ -36,7 +36,6 @@ type namespace struct {
 // podReader reads the interfaces of pods for one sample.
 type podReader struct {
 	source *Source
-	start  time.Time
 	host   uint64               // the host's namespace; 0: unknown
 	tables map[uint64]namespace // by ID
 	bad    *sysfs.Problems
@@ -60,7 +59,7 @@ type found struct {
 // PCI address is on the host is read there. Ambiguous devices are not read: a device that is
 // attached several times, one whose interface's name is in several namespaces of its pods, and an
 // interface that several devices claim to be.
-func (s *Source) samplePods(samples []driver.Sample, start time.Time, bad *sysfs.Problems) []driver.Sample {
+func (s *Source) samplePods(samples []driver.Sample, bad *sysfs.Problems) []driver.Sample {
 	if s.Attachments == nil {
 		return samples
 	}
@@ -69,7 +68,7 @@ func (s *Source) samplePods(samples []driver.Sample, start time.Time, bad *sysfs
 		bad.Add(fmt.Errorf("more than %d interfaces of pods: the others are not read", maxAttachments))
 		attachments = attachments[:maxAttachments]
 	}
-	r := podReader{source: s, start: start, tables: map[uint64]namespace{}, bad: bad}
+	r := podReader{source: s, tables: map[uint64]namespace{}, bad: bad}
 	r.host, _ = r.open(1) // without access to process 1, other namespaces can't be read either
 	devices, places := map[[2]string]int{}, map[place]int{}
 	var all []found
@@ -181,43 +180,18 @@ func ended(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL)
 }
 
-// sample continues the counters that were last read of the device, in a pod or on the host: the
-// kernel's counters move with an interface from namespace to namespace (__dev_change_net_namespace
-// in net/core/dev.c).
+// sample returns the sample of a device. The kernel's counters move with an interface from
+// namespace to namespace (__dev_change_net_namespace in net/core/dev.c).
 func (r *podReader) sample(f *found) driver.Sample {
-	i := r.source.attached(f.Attachment)
-	i.seen, i.at = r.start, r.source.now()
-	i.move(f.namespace)
-	i.index = 0 // it may return with another index
-	for n, raw := range f.counts.values {
-		i.counters[n].take(raw, f.counts.bad[n], i.at)
+	at := r.source.now()
+	a := sysfs.Attributes{
+		Of: "network interface " + f.Interface, Now: func() time.Time { return at }, Reader: &r.source.file, Problems: r.bad,
 	}
-	r.readLinkInPod(i, f)
-	return driver.Sample{Driver: f.Driver, Device: f.Device, Readings: i.report(nil)}
-}
-
-// attached returns the state of a device in a pod. If the device was on the host before, it is the
-// state from there.
-func (s *Source) attached(a *driver.Attachment) *netInterface {
-	if i := s.known[a.Hardware.NetDev]; i != nil {
-		if pci := i.facts.hardware.PCI; pci == "" || a.Hardware.PCI == "" || pci == a.Hardware.PCI {
-			return i
+	for n, file := range counterFiles() {
+		if value, ok := driver.NumberOf(f.counts.values[n], f.counts.bad[n]); ok {
+			a.Add(file.quantity, value, file.labels[:]...)
 		}
 	}
-	key := a.Driver + "/" + a.Device // names of interfaces have no slash
-	i := s.known[key]
-	if i == nil {
-		i = &netInterface{}
-		s.known[key] = i
-	}
-	return i
-}
-
-// move records the namespace of the interface; 0 is the host's. In a pod, received drops include
-// more than on the host (see counterFiles), so that the difference between the two is not counted.
-func (i *netInterface) move(namespace uint64) {
-	if (i.namespace == 0) != (namespace == 0) {
-		i.counters[receivedDrops].rebase = true
-	}
-	i.namespace = namespace
+	r.readLinkInPod(&a, f)
+	return driver.Sample{Driver: f.Driver, Device: f.Device, Readings: a.Readings}
 }

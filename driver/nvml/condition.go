@@ -33,14 +33,7 @@ func conditionQueries() []query {
 		{"nvmlDeviceGetPowerManagementLimitConstraints", everyGPU, rareInterval, readPowerLimits},
 		{"nvmlDeviceGetMaxClockInfo", everyGPU, rareInterval, readMaxClocks},
 		{"nvmlDeviceGetPerformanceState", everyGPU, slowInterval, readPerformanceState},
-		{
-			"nvmlDeviceGetCurrentClocksEventReasons", everyGPU, 0,
-			throttlingNow(nvml.Device.GetCurrentClocksEventReasons),
-		},
-		{ // its name in drivers before 535
-			"nvmlDeviceGetCurrentClocksThrottleReasons", everyGPU, 0,
-			throttlingNow(nvml.Device.GetCurrentClocksThrottleReasons),
-		},
+		{"nvmlDeviceGetCurrentClocksEventReasons", everyGPU, 0, readThrottling},
 		{
 			"nvmlDeviceGetCurrPcieLinkWidth", everyGPU, slowInterval,
 			number(nvml.Device.GetCurrPcieLinkWidth, one, driver.LinkWidth, "pcie"),
@@ -69,8 +62,8 @@ func conditionQueries() []query {
 // conditionFields returns the fields of the condition of the hardware, which are read with the slow
 // fields. Their meaning is that in nvml.h and in the output of nvidia-smi -q of a B200
 // (testdata/hardware/qx-b200.xml of NVIDIA/k8s-test-infra).
-func conditionFields(branch int) []field {
-	fields := []field{
+func conditionFields() []field {
+	return []field{
 		newField(
 			nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", driver.Errors, "nvlink", "crc",
 		),
@@ -90,15 +83,11 @@ func conditionFields(branch int) []field {
 		newField(nvml.FI_DEV_REMAPPED_UNC, "REMAPPED_UNC", driver.LifetimeErrors, "row_remap", "uncorrectable"),
 		newField(nvml.FI_DEV_RETIRED_SBE, "RETIRED_SBE", driver.LifetimeErrors, "page_retirement", "sbe"),
 		newField(nvml.FI_DEV_RETIRED_DBE, "RETIRED_DBE", driver.LifetimeErrors, "page_retirement", "dbe"),
+		// NVLink 5 counts only recoveries; that allLinks is their sum is assumed.
+		links(nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, "NVLINK_COUNT_LINK_RECOVERY_EVENTS", one,
+			driver.Errors, "recovery"),
+		newField(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, recoveryAction, driver.NeedsAttention),
 	}
-	if branch >= 550 { // NVLink 5 counts only recoveries; that allLinks is their sum is assumed
-		fields = append(fields, links(nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, "NVLINK_COUNT_LINK_RECOVERY_EVENTS",
-			one, driver.Errors, "recovery"))
-	}
-	if branch >= 570 { // new in the header of CUDA 12.8
-		fields = append(fields, newField(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, recoveryAction, driver.NeedsAttention))
-	}
-	return fields
 }
 
 // recoveryAction is the name of the field whose value is an action and not a flag.
@@ -162,18 +151,13 @@ func readPerformanceState(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// throttlingNow returns the query of a bitmask of reasons (nvmlClocksEventReasons).
-func throttlingNow(get func(nvml.Device) (uint64, nvml.Return)) func(*reader, nvml.Device) nvml.Return {
-	return func(r *reader, device nvml.Device) nvml.Return {
-		if r.has(driver.ThrottleActive, driver.Labels{"power"}) {
-			return nvml.SUCCESS
-		}
-		mask, answer := get(device)
-		if answer == nvml.SUCCESS {
-			r.readings = append(r.readings, nvidia.ThrottleActive(mask, r.gpu.now())...)
-		}
-		return answer
+// readThrottling: a bitmask of reasons (nvmlClocksEventReasons).
+func readThrottling(r *reader, device nvml.Device) nvml.Return {
+	mask, answer := device.GetCurrentClocksEventReasons()
+	if answer == nvml.SUCCESS {
+		r.readings = append(r.readings, nvidia.ThrottleActive(mask, r.gpu.now())...)
 	}
+	return answer
 }
 
 // readAER reads the kernel's counters of PCIe errors.

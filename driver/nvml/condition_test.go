@@ -17,7 +17,7 @@ import (
 )
 
 // library is the source on a machine of one GPU.
-func library(change func(*Config)) nvidiatest.Library {
+func library() nvidiatest.Library {
 	return nvidiatest.Library{
 		Versions: map[string][]string{
 			"535.183.01": {"recovery_action"}, "550.163.01": {"recovery_action"}, "570.86.15": nil, "580.65.06": nil,
@@ -27,13 +27,13 @@ func library(change func(*Config)) nvidiatest.Library {
 			c := newClock()
 			machine.Reset(1)
 			machine.SetDriver(version)
-			return c, newSource(t, c, change)
+			return c, newSource(t, c, nil)
 		},
 		GPU: &machine.GPUs[0], Wait: rareInterval,
 	}
 }
 
-func TestNeedsAttention(t *testing.T) { library(nil).NeedsAttention(t) }
+func TestNeedsAttention(t *testing.T) { library().NeedsAttention(t) }
 
 // A GPU without any of these values is not reported as fine.
 func TestNeedsAttentionUnknown(t *testing.T) {
@@ -59,8 +59,6 @@ func TestRareQueries(t *testing.T) {
 	for _, q := range conditionQueries() {
 		want := map[time.Duration]int{rareInterval: 1, slowInterval: 6, 0: 60}[q.every]
 		switch q.function {
-		case "nvmlDeviceGetCurrentClocksThrottleReasons":
-			want = 0 // the new name answers
 		case "nvmlDeviceGetMaxClockInfo":
 			want *= 2 // a call for each domain
 		}
@@ -70,12 +68,9 @@ func TestRareQueries(t *testing.T) {
 	}
 }
 
-func TestThrottleActive(t *testing.T) {
-	library(nil).ThrottleActive(t)
-	library(func(c *Config) { c.Library = machine.OldLibrary }).ThrottleActive(t)
-}
+func TestThrottleActive(t *testing.T) { library().ThrottleActive(t) }
 
-func TestNVLink5(t *testing.T) { library(nil).NVLink5(t, "580.65.06") }
+func TestNVLink5(t *testing.T) { library().NVLink5(t, "580.65.06") }
 
 // The state of a GPU in its fabric. Drivers before 570 do not report its health.
 func TestFabricState(t *testing.T) {

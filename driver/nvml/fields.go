@@ -6,8 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -42,17 +40,11 @@ const (
 // slowdownFields returns the fields that count slowdowns by reason:
 // CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, HW_THERM_SLOWDOWN and HW_POWER_BRAKE_SLOWDOWN. Their
 // numbers have changed: they are 251 to 253 in drivers 575 (CUDA 12.9) and 580.65 (CUDA 13.0), and
-// 269 to 271 in 580.159 and since 590 (CUDA 13.1). In each of these drivers, the other numbers are
-// settings of power smoothing. Within 575 to 589 both are asked: only a counter has 64 bits.
-func slowdownFields(branch int) []field {
-	if branch < slowdownSince {
-		return nil
-	}
+// 269 to 271 in 580.159 and since 590 (CUDA 13.1). Drivers before 575 have neither. In each of
+// these drivers, the other numbers are settings of power smoothing: only a counter has 64 bits.
+func slowdownFields() []field {
 	var fields []field
 	for _, first := range []uint32{269, 251} {
-		if first == 251 && branch >= 590 {
-			break
-		}
 		for i, of := range []struct{ name, reason string }{
 			{"SW_THERM_SLOWDOWN", "thermal"}, {"HW_THERM_SLOWDOWN", "hw_thermal"}, {"HW_POWER_BRAKE_SLOWDOWN", "hw_power_brake"},
 		} {
@@ -64,16 +56,9 @@ func slowdownFields(branch int) []field {
 	return fields
 }
 
-// branch returns the first number of a driver version, such as 580 of 580.65.06; 0 if it has none.
-func branch(version string) int {
-	first, _, _ := strings.Cut(version, ".")
-	number, _ := strconv.Atoi(first) // with 0, fields whose number changed are not read
-	return number
-}
-
 // fastFields returns the fields that are read for each sample. Of several fields with the same
 // reading, the first that the device supports counts.
-func fastFields(branch int) []field {
+func fastFields() []field {
 	fields := []field{
 		newField(nvml.FI_DEV_MEMORY_TEMP, "MEMORY_TEMP", driver.Temperature, "memory"),
 		links(nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, "NVLINK_THROUGHPUT_DATA_TX", kibibytes, driver.IOBytes, "transmit"),
@@ -85,7 +70,7 @@ func fastFields(branch int) []field {
 		throttling(nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT, "PERF_POLICY_BOARD_LIMIT", "board_limit"),
 		throttling(nvml.FI_DEV_PERF_POLICY_RELIABILITY, "PERF_POLICY_RELIABILITY", "reliability"),
 	}
-	fields = append(fields, slowdownFields(branch)...)
+	fields = append(fields, slowdownFields()...)
 	return append(fields, throttling(nvml.FI_DEV_PERF_POLICY_THERMAL, "PERF_POLICY_THERMAL", "thermal"))
 }
 
@@ -111,7 +96,7 @@ func throttling(id uint32, name, reason string) field {
 }
 
 // slowFields returns the fields that are read every 10 s.
-func slowFields(branch int) []field {
+func slowFields() []field {
 	return append([]field{
 		newField(nvml.FI_DEV_PCIE_REPLAY_COUNTER, "PCIE_REPLAY_COUNTER", driver.Errors, "pcie_replay"),
 		newField(nvml.FI_DEV_ECC_SBE_VOL_TOTAL, "ECC_SBE_VOL_TOTAL", driver.Errors, "ecc_corrected"),
@@ -120,13 +105,12 @@ func slowFields(branch int) []field {
 		newField(nvml.FI_DEV_REMAPPED_UNC, "REMAPPED_UNC", driver.Errors, "row_remap", "uncorrectable"),
 		newField(nvml.FI_DEV_RETIRED_SBE, "RETIRED_SBE", driver.Errors, "page_retirement", "sbe"),
 		newField(nvml.FI_DEV_RETIRED_DBE, "RETIRED_DBE", driver.Errors, "page_retirement", "dbe"),
-	}, conditionFields(branch)...)
+	}, conditionFields()...)
 }
 
-// readFields returns the query of the fields that a driver branch has.
-func readFields(of func(branch int) []field) func(*reader, nvml.Device) nvml.Return {
+// readFields returns the query of fields.
+func readFields(fields []field) func(*reader, nvml.Device) nvml.Return {
 	return func(r *reader, device nvml.Device) nvml.Return {
-		fields := of(branch(r.gpu.session.driver))
 		asked := make([]field, 0, len(fields))
 		values := make([]nvml.FieldValue, 0, len(fields))
 		for _, f := range fields {

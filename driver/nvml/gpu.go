@@ -40,7 +40,6 @@ type gpu struct {
 	kept        map[int]keptReadings     // last readings of queries that are not made for each sample, by index
 	meters      map[string]*gpmMeter     // of the GPU and of its MIG instances, by UUID
 	traffic     map[string]trafficMethod // by kind of link
-	sampled     [2]sampledTraffic        // transmit, receive
 	times       processTimes
 	busy        map[int][]driver.Reading // the last utilization of each process
 }
@@ -138,7 +137,6 @@ func (g *gpu) read() outcome {
 		r.gpm(g.hardware.UUID, "nvmlGpmSampleGet", take, wholeProfile)
 		r.run(g.handle, wholeGPU)
 		r.trafficByGPM()
-		r.sampleTraffic()
 		r.processes(g.handle)
 	}
 	g.pace.note(&r)
@@ -172,10 +170,7 @@ type reader struct {
 // ask reports whether a function or field can be read: the GPU is not lost, the library has the
 // function and the device supports it.
 func (r *reader) ask(name string) bool {
-	if r.lost != nil {
-		return false
-	}
-	if has, optional := r.gpu.session.has[name]; optional && !has {
+	if r.lost != nil || r.gpu.session.lacks(name) {
 		return false
 	}
 	until, unsupported := r.gpu.unsupported[name]

@@ -47,27 +47,9 @@ func queries() []query {
 		engine("nvmlDeviceGetDecoderUtilization", "decoder", nvml.Device.GetDecoderUtilization),
 		engine("nvmlDeviceGetJpgUtilization", "jpeg", nvml.Device.GetJpgUtilization),
 		engine("nvmlDeviceGetOfaUtilization", "ofa", nvml.Device.GetOfaUtilization),
-		{"nvmlDeviceGetFieldValues", everyGPU, 0, readFields(fastFields)},
-		{"nvmlDeviceGetFieldValues", everyGPU, slowInterval, readFields(slowFields)},
+		{"nvmlDeviceGetFieldValues", everyGPU, 0, readFields(fastFields())},
+		{"nvmlDeviceGetFieldValues", everyGPU, slowInterval, readFields(slowFields())},
 	}, conditionQueries()...)
-}
-
-// optionalFunctions returns the functions that some drivers since 510 lack. They are looked up once
-// per session, and are not called if the library lacks them.
-func optionalFunctions() []string {
-	return []string{
-		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature",
-		"nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization", "nvmlDeviceGetFieldValues",
-		"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetInfo",
-		"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
-		"nvmlDeviceGetMPSComputeRunningProcesses_v3",
-		"nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo",
-		"nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1",
-		"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons",
-		"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetMarginTemperature",
-		"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet",
-		"nvmlGpmMetricsGet",
-	}
 }
 
 // run makes the queries of a scope on a GPU.

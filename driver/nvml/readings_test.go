@@ -196,13 +196,8 @@ func TestTraffic(t *testing.T) {
 			},
 		},
 		{
-			"neither: by samples", func(g *nvmltest.GPU) { g.NarrowPCIe, g.GPM = 1, 0 },
-			func(g *nvmltest.GPU, seconds float64) map[string]float64 {
-				return map[string]float64{
-					"io_bytes pcie transmit (estimated)": g.PCIeTransmitRate * seconds,
-					"io_bytes pcie receive (estimated)":  g.PCIeReceiveRate * seconds,
-				}
-			},
+			"neither", func(g *nvmltest.GPU) { g.NarrowPCIe, g.GPM = 1, 0 },
+			func(*nvmltest.GPU, float64) map[string]float64 { return map[string]float64{} },
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -216,9 +211,6 @@ func TestTraffic(t *testing.T) {
 				c.Advance(1)
 				nvidiatest.Sample(t, s)
 			}
-			calls := machine.Calls("nvmlDeviceGetPcieThroughput")
-			expect.That(t, calls == 0 || calls == 4, "%d calls that block in 10 s, want those of two times", calls)
-			g.GPM, g.NarrowPCIe = 1, 0 // a method that counts from another point is no better now
 			got := map[string]float64{}
 			for name, v := range nvidiatest.Values(of(t, nvidiatest.Sample(t, s), g.UUID())) {
 				if len(name) > 13 && name[:13] == "io_bytes pcie" {
@@ -414,22 +406,4 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%d became %v", bits, v)
 		}
 	})
-}
-
-// Values for which the driver is too old are described.
-func TestOldDriverIsDescribed(t *testing.T) {
-	for version, want := range map[string]string{
-		"550.163.01": "needs driver 575 or newer, this is 550.163.01",
-		"560.35.03":  "needs driver 575 or newer, this is 560.35.03",
-		"570.86.15":  "needs driver 575 or newer, this is 570.86.15", "575.51.03": "", "580.65.06": "",
-	} {
-		t.Run(version, func(t *testing.T) {
-			machine.Reset(1)
-			machine.SetDriver(version)
-			s := newSource(t, newClock(), nil)
-			nvidiatest.Sample(t, s)
-			got := strings.Join(s.Describe(), "\n")
-			expect.That(t, (want != "" || got == "") && strings.Contains(got, want), "check says %q, want %q", got, want)
-		})
-	}
 }

@@ -5,6 +5,8 @@ package nvml
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -24,8 +26,8 @@ type session struct {
 	driver  string // version of the kernel driver
 	cuda    string // newest version of CUDA that the driver supports
 	queries []query
-	has     map[string]bool // optional functions: whether the library has them
-	events  nvml.EventSet   // nil: none
+	has     sync.Map      // whether the library has a function, by its name
+	events  nvml.EventSet // nil: none
 }
 
 // foundGPU is a GPU as NVML enumerates it.
@@ -50,10 +52,7 @@ func openSession(config Config, now time.Time, brief bool) (*opened, error) {
 	if err != nil {
 		return nil, fmt.Errorf("initialise NVML: %w", err)
 	}
-	s := &session{lib: lib, begun: now, brief: brief, has: map[string]bool{}, queries: queries()}
-	for _, symbol := range optionalFunctions() {
-		s.has[symbol] = lib.Extensions().LookupSymbol(symbol) == nil
-	}
+	s := &session{lib: lib, begun: now, brief: brief, queries: queries()}
 	s.driver, _ = lib.SystemGetDriverVersion() // may be missing
 	if version, answer := lib.SystemGetCudaDriverVersion_v2(); answer == nvml.SUCCESS {
 		s.cuda = nvidia.CUDAVersion(version)
@@ -73,6 +72,20 @@ func openSession(config Config, now time.Time, brief bool) (*opened, error) {
 		s.subscribe(o.gpus)
 	}
 	return o, nil
+}
+
+// lacks reports whether a name is that of a function that the library does not have: old drivers
+// lack some. The program would end if it called one.
+func (s *session) lacks(name string) bool {
+	if !strings.HasPrefix(name, "nvml") {
+		return false // a field
+	}
+	has, known := s.has.Load(name)
+	if !known {
+		has = s.lib.Extensions().LookupSymbol(name) == nil
+		s.has.Store(name, has)
+	}
+	return has != true
 }
 
 // identify returns the identity and facts of the GPU with an index.

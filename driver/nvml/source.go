@@ -43,8 +43,7 @@ type Source struct {
 	gpus []*gpu // known GPUs, in NVML's order; they outlive sessions
 	xids xidCounts
 
-	all       atomic.Bool            // the next sample reads everything
-	described atomic.Pointer[string] // the line of Describe
+	all atomic.Bool // the next sample reads everything
 }
 
 var _ driver.Completer = (*Source)(nil)
@@ -103,7 +102,6 @@ func (s *Source) open(ctx context.Context) error {
 	fresh, err := s.session.Open(ctx, now, func() (*opened, error) { return openSession(config, now, brief) })
 	if fresh {
 		s.adopt(s.session.Current())
-		s.note(s.session.Current().session.driver)
 	}
 	if len(s.gpus) == 0 && noHardware(err) {
 		return fmt.Errorf("%w: %w; in a container, NVIDIA's container toolkit or a mount provides the library",

@@ -4,9 +4,6 @@ package nvml
 
 import (
 	"slices"
-	"time"
-
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -19,7 +16,6 @@ const (
 	trafficUnknown trafficMethod = iota
 	trafficCounted               // a counter of the device, in bytes
 	trafficGPM                   // integral of the mean rates by GPM
-	trafficSampled               // estimate for PCIe: integral of rates over 20 ms, read every 10 s
 )
 
 // traffic reports whether traffic over a kind of link is counted by the method, which it selects if
@@ -62,55 +58,4 @@ func (r *reader) trafficByGPM() {
 		}
 		r.append(reading)
 	}
-}
-
-// sampledTraffic is the integral of sampled rates.
-type sampledTraffic struct {
-	at    time.Time // time of the last rate
-	rate  float64   // bytes per second
-	bytes float64
-}
-
-// maxSampledGap is the maximum time between two rates over which they are integrated.
-const maxSampledGap = 3 * slowInterval
-
-// sampleTraffic estimates the traffic over PCIe every 10 s if there are neither counters nor GPM,
-// by nvmlDeviceGetPcieThroughput: "throughput in KB/s" (assumed to be 1000 bytes) over 20 ms,
-// during which the call blocks.
-func (r *reader) sampleTraffic() {
-	const function = "nvmlDeviceGetPcieThroughput"
-	if now := r.gpu.traffic["pcie"]; now != trafficUnknown && now != trafficSampled || r.gpu.gpmWorks() ||
-		!r.ask(function) {
-		return
-	}
-	for i, direction := range [2]struct {
-		counter nvml.PcieUtilCounter
-		name    string
-	}{{nvml.PCIE_UTIL_TX_BYTES, "transmit"}, {nvml.PCIE_UTIL_RX_BYTES, "receive"}} {
-		t := &r.gpu.sampled[i]
-		if now := r.gpu.now(); now.Sub(t.at) >= slowInterval {
-			kilobytes, answer := r.gpu.handle.GetPcieThroughput(direction.counter)
-			if !r.took(function, answer) || !r.traffic("pcie", trafficSampled) {
-				return
-			}
-			t.take(now, float64(kilobytes)*1000)
-		}
-		r.append(driver.Reading{
-			Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", direction.name}, Value: t.bytes, At: t.at, Estimated: true,
-		})
-	}
-}
-
-// gpmWorks reports whether there is a GPM sample of the GPU.
-func (g *gpu) gpmWorks() bool {
-	m := g.meters[g.hardware.UUID]
-	return m != nil && !m.at.IsZero()
-}
-
-// take adds a rate. The mean of it and the one before is used for the time between them.
-func (t *sampledTraffic) take(now time.Time, rate float64) {
-	if gap := now.Sub(t.at); gap <= maxSampledGap {
-		t.bytes += (t.rate + rate) / 2 * gap.Seconds()
-	}
-	t.at, t.rate = now, rate
 }

@@ -9,31 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
-
-// counter continues a counter of the device across resets. Tools can reset the counters of ports.
-type counter struct {
-	sysfs.Continued
-	missing bool // the last attempt found no value
-	garbled bool // the last attempt found something else than a number
-}
-
-func (c *counter) advance(raw uint64) {
-	c.Advance(raw)
-	c.missing, c.garbled = false, false
-}
 
 // errNoValue is the error of a file that says that the device has no such value.
 var errNoValue = fmt.Errorf("the device has no value: %w", unix.EOPNOTSUPP)
 
 // parseCounter parses the file of a counter. Older kernels write "N/A (no PMA)" if the hardware
 // does not count.
-func parseCounter(value []byte) (uint64, error) {
+func parseCounter(value []byte) (float64, error) {
 	if bytes.HasPrefix(value, []byte("N/A")) {
 		return 0, errNoValue
 	}
-	return strconv.ParseUint(string(value), 10, 64)
+	n, err := strconv.ParseUint(string(value), 10, 64)
+	return float64(n), err
 }
 
 // parseState parses the file state of a port, such as "4: ACTIVE" (enum ib_port_state in

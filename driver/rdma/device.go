@@ -34,13 +34,14 @@ type port struct {
 type counterFile struct {
 	path string
 	meaning
-	counter
+	count float64 // [driver.Malformed] if the file has no number
+	known bool    // the last attempt found a value
 }
 
 // maxCounters is the maximum number of files of a folder.
 const maxCounters = 1024
 
-// refresh lists the ports and their counters. Known counters continue.
+// refresh lists the ports and their counters.
 func (s *Source) refresh(d *device, a *sysfs.Attributes) {
 	numbers, err := sysfs.Names(a.Dir, "ports", maxPorts)
 	if err != nil && !sysfs.IsGone(err) {
@@ -62,7 +63,7 @@ func (s *Source) refresh(d *device, a *sysfs.Attributes) {
 	}
 }
 
-// list finds the counters of a port. A counter that reappears continues.
+// list finds the counters of a port.
 func (s *Source) list(p *port, a *sysfs.Attributes) {
 	p.files, p.unknown = nil, nil
 	for _, folder := range [...]string{"counters", "hw_counters"} {
@@ -96,17 +97,7 @@ func (p *port) read(a *sysfs.Attributes, traffic bool) {
 		if chosen, ok := p.chosen[f.reading()]; ok && f.rank > chosen {
 			continue // other files have the same reading
 		}
-		value, err := a.Reader.Value(a.Dir, p.path(f.path))
-		var raw uint64
-		if err == nil {
-			raw, err = parseCounter(value)
-		}
-		if err == nil {
-			f.advance(raw)
-			continue
-		}
-		f.missing, f.garbled = true, driver.ReasonOf(err) == driver.ReasonMalformed
-		a.Fail(p.path(f.path), err)
+		f.count, f.known = a.Parse(p.path(f.path), parseCounter)
 	}
 	p.choose()
 }
@@ -134,13 +125,10 @@ func (p *port) value(r reading, rank int) (sum float64, ok bool) {
 		if f.rank != rank || f.reading() != r {
 			continue
 		}
-		if f.garbled {
-			return driver.Malformed(), true
+		if !f.known || driver.IsMalformed(f.count) {
+			return f.count, f.known
 		}
-		if !f.Known() || f.missing {
-			return 0, false
-		}
-		sum, ok = sum+float64(f.Value)*f.scale, true
+		sum, ok = sum+f.count*f.scale, true
 	}
 	return sum, ok
 }

@@ -30,13 +30,10 @@ const (
 	slowEvery = 10 * time.Second
 	// slowAtOnce limits the devices that one sample reads completely.
 	slowAtOnce = 8
-	// remember is how long a missing device stays known, so that its counters continue when it returns
-	// from a pod.
-	remember = time.Hour
 )
 
-// Source reads all RDMA devices. It is a [driver.Source]. Counters of several ports are summed, and
-// continue across resets. Traffic is read for each sample, everything else every 10 s, for at most
+// Source reads all RDMA devices. It is a [driver.Source]. Counters of several ports are summed.
+// Traffic is read for each sample, everything else every 10 s, for at most
 // 8 devices per sample.
 type Source struct {
 	driver.Host
@@ -112,7 +109,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if ctx.Err() == nil && s.Attachments != nil && s.isExclusive() {
 		samples = s.samplePods(samples, names, start, &bad)
 	}
-	s.forget(start)
+	maps.DeleteFunc(s.known, func(_ string, d *device) bool { return !d.seen.Equal(start) })
 	s.describe()
 	return samples, bad.Err()
 }
@@ -194,16 +191,5 @@ func (s *Source) measure(dir sysfs.Dir, name string, d *device, start time.Time,
 	for _, p := range d.ports {
 		p.readState(&a)
 		p.read(&a, false)
-	}
-}
-
-// forget drops the state of devices that have not existed for long or, if there are too many, of
-// all that were not seen since start.
-func (s *Source) forget(start time.Time) {
-	crowded := len(s.known) > 2*maxDevices
-	for name, d := range s.known {
-		if unseen := start.Sub(d.seen); unseen > remember || (crowded && unseen > 0) {
-			delete(s.known, name)
-		}
 	}
 }

@@ -173,21 +173,6 @@ func seriesOf(device, port, file string) []string {
 	return []string{"errors port " + file, "rdma_events " + file, "rdma_operations " + file}
 }
 
-// A counter that a tool resets, on one port or all, continues.
-func TestReset(t *testing.T) {
-	m := newMachine(t, server(t))
-	m.sample()
-	const port = "devices/pci0000:5d/0000:5e:00.0/infiniband/mlx4_0/ports/1/counters/"
-	m.Write(port + "port_rcv_data: 10\n" + port + "link_downed: 1\n")
-	m.Later(slowEvery)
-	got := drivertest.Values(m.sample()["mlx4_0"])
-	expect.That(t, got["io_bytes rdma receive"] == 2_800_000+40 && got["errors link_down"] == 704+1,
-		"after a reset: %v", got)
-	m.Write(port + "port_rcv_data: 25\n")
-	m.Later(time.Second)
-	expect.Is(t, drivertest.Values(m.sample()["mlx4_0"])["io_bytes rdma receive"], 2_800_000+100, "later")
-}
-
 // Of many devices a sample reads the traffic of all, and all of a few: those that were not read for
 // the longest time. Each reading has the time at which it was read.
 func TestInTurns(t *testing.T) {

@@ -140,15 +140,10 @@ type spelling struct {
 	text    string
 }
 
-// newCollector returns a collector. It reuses the memory of spare, an answer that is no longer
-// used.
-func newCollector(e Endpoint, rules *ruleset, gpus *amdGPUs, now time.Time, spare answer) *collector {
-	if clear(spare.values); spare.values == nil {
-		spare.values = map[key]value{}
-	}
+func newCollector(e Endpoint, rules *ruleset, gpus *amdGPUs, now time.Time) *collector {
 	return &collector{
 		endpoint: e, bounds: e.bounds(), rules: rules, gpus: gpus, now: now,
-		answer:  spare,
+		answer:  answer{values: map[key]value{}},
 		matched: make([]bool, len(e.Metrics)),
 		known:   map[spelling]identity{}, sizes: map[*matcher]uint64{},
 		text:    map[string]string{},
@@ -213,7 +208,7 @@ func (r *rule) selects(s *sample) bool {
 func (c *collector) apply(r *rule, s *sample) (reason driver.Reason) {
 	k := key{quantity: r.quantity}
 	var repeated bool
-	if k.identity, repeated, reason = c.identify(r, s); k.kind == kindNone {
+	if k.identity, repeated, reason = c.identify(r, s); k.kind == "" {
 		return reason
 	}
 	if k.labels, reason = c.labels(r, s); reason != "" {
@@ -352,7 +347,7 @@ func (c *collector) identify(r *rule, s *sample) (id identity, repeated bool, re
 	}
 	id, reason = c.find(m, b)
 	switch {
-	case part == nil || reason != "" || id.kind == kindNone:
+	case part == nil || reason != "" || id.kind == "":
 	case p.Number != "":
 		id, reason = c.amdPartition(r, id, s.get(p.Number))
 	case r.partition == partitionParent:
@@ -365,7 +360,7 @@ func (c *collector) identify(r *rule, s *sample) (id identity, repeated bool, re
 
 // partitionOf returns the partition with a number within its parent.
 func (c *collector) partitionOf(parent identity, number []byte) (identity, driver.Reason) {
-	if parent.kind != kindUUID && parent.kind != kindPCI {
+	if parent.kind != MatchUUID && parent.kind != MatchPCI {
 		return identity{}, driver.ReasonPartition // Hardware.Parent is a UUID or a PCI address
 	}
 	var reason driver.Reason
@@ -391,7 +386,7 @@ func (c *collector) amdPartition(r *rule, gpu identity, number []byte) (identity
 	if node == "" {
 		return identity{}, driver.ReasonNoMatch
 	}
-	return identity{kind: kindNode, value: node}, ""
+	return identity{kind: MatchNode, value: node}, ""
 }
 
 // find returns the hardware that a label value identifies.
@@ -403,8 +398,6 @@ func (c *collector) find(m *matcher, b []byte) (identity, driver.Reason) {
 	switch {
 	case reason != "":
 		return identity{}, reason
-	case len(c.known) >= c.bounds.identities:
-		return identity{}, driver.ReasonTooMany
 	case !c.spend(len(b) + len(id.value)):
 		return identity{}, driver.ReasonTooLarge
 	}

@@ -36,8 +36,8 @@ type Endpoint struct {
 	URL      string
 	Interval time.Duration
 	Timeout  time.Duration
-	// Refresh is the period at which the exporter updates its values; 0: for each scrape. Nil: it is
-	// estimated, see freshness.go.
+	// Refresh is the period at which the exporter updates its values; 0: for each scrape; nil: a
+	// minute.
 	Refresh   *time.Duration
 	Driver    string // DRA driver of the devices; "": any driver
 	Match     Match
@@ -45,8 +45,7 @@ type Endpoint struct {
 	Metrics   []Metric // the first of several metrics for one reading has precedence
 	Client    config.HTTPClientConfig
 
-	presetRefresh *time.Duration // initial estimate of the preset
-	endpoints     int            // number of endpoints in the configuration
+	endpoints int // number of endpoints in the configuration
 }
 
 // Partition selects the series of partitions whose Match identifies the parent: those whose Label
@@ -106,7 +105,7 @@ func Load(path string) (*Config, error) {
 // file is read. The error is one line that names the endpoint and the field.
 func ParseConfig(data []byte, dir string) (*Config, error) {
 	var file struct {
-		Endpoints []parsedEndpoint `yaml:"endpoints"`
+		Endpoints []endpointFields `yaml:"endpoints"`
 	}
 	// The HTTP client settings need yaml/v2: their defaults are set in its UnmarshalYAML.
 	if err := yaml.UnmarshalStrict(data, &file); err != nil {
@@ -150,12 +149,7 @@ func oneLine(err error) error {
 
 func flatten(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// parsedEndpoint is an endpoint as written in the file.
-type parsedEndpoint struct {
-	endpointFields
-	problem error // error of parsing the fields
-}
-
+// endpointFields is an endpoint as written in the file.
 type endpointFields struct {
 	Name      string                  `yaml:"name"`
 	URL       string                  `yaml:"url"`
@@ -170,16 +164,8 @@ type endpointFields struct {
 	Client    config.HTTPClientConfig `yaml:",inline"`
 }
 
-// UnmarshalYAML stores an error of the fields until the name of the endpoint is known.
-func (p *parsedEndpoint) UnmarshalYAML(unmarshal func(any) error) error {
-	if p.problem = unmarshal(&p.endpointFields); p.problem != nil {
-		p.problem = oneLine(p.problem)
-	}
-	return nil
-}
-
 // title returns the name of the endpoint for an error, or its number if it has no name.
-func (p *parsedEndpoint) title(i int) string {
+func (p *endpointFields) title(i int) string {
 	if p.Name == "" {
 		return fmt.Sprintf("%d", i+1)
 	}
@@ -187,10 +173,7 @@ func (p *parsedEndpoint) title(i int) string {
 }
 
 // resolve returns the valid endpoint, with the defaults of its preset.
-func (p *parsedEndpoint) resolve(dir string) (Endpoint, error) {
-	if p.problem != nil {
-		return Endpoint{}, p.problem
-	}
+func (p *endpointFields) resolve(dir string) (Endpoint, error) {
 	e := Endpoint{Name: p.Name, URL: p.URL, Metrics: p.Metrics, Client: p.Client}
 	if p.Preset != "" {
 		if err := e.applyPreset(p.Preset); err != nil {
@@ -208,7 +191,7 @@ func (p *parsedEndpoint) resolve(dir string) (Endpoint, error) {
 }
 
 // override replaces defaults of the preset by the endpoint's own fields.
-func (p *parsedEndpoint) override(e *Endpoint) (err error) {
+func (p *endpointFields) override(e *Endpoint) (err error) {
 	if e.Interval, err = duration("interval", p.Interval, defaultInterval); err != nil {
 		return err
 	}

@@ -103,7 +103,7 @@ func TestPresets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, err := ParseConfig([]byte("endpoints: [{name: a, url: 'http://localhost/metrics', preset: "+name+"}]"), "")
 			must.Do(t, err)
-			if _, err := New(c.Endpoints[0]); err != nil {
+			if _, err := New(c.Endpoints[0], ""); err != nil {
 				t.Error(err)
 			}
 		})
@@ -161,7 +161,7 @@ func TestLoad(t *testing.T) {
 	if _, err := Load(path + ".not"); err == nil || !strings.Contains(err.Error(), "read scrape configuration") {
 		t.Errorf("error is %v", err)
 	}
-	if _, err := New(c.Endpoints[0]); err == nil || !strings.Contains(err.Error(), `endpoint "vendor": client settings`) {
+	if _, err := New(c.Endpoints[0], ""); err == nil || !strings.Contains(err.Error(), `endpoint "vendor": client settings`) {
 		t.Errorf("error of a CA file that is not there is %v", err)
 	}
 }

@@ -177,7 +177,7 @@ func devices(t *testing.T, preset, more string) map[string]readings {
 	a, _ := collect(t, e, body, false)
 	result := join.Join(join.Input{
 		Inventory: devices,
-		Sources:   []join.SourceSamples{{Name: "scrape", Samples: a.samples(a.sorted(nil), e.Driver, true)}},
+		Sources:   []join.SourceSamples{{Name: "scrape", Samples: a.samples(a.sorted(), e.Driver, true)}},
 	})
 	expect.That(t, len(result.Rejected) == 0, "the join rejected %v", result.Rejected)
 	got := map[string]readings{}
@@ -211,7 +211,7 @@ func TestSharedUUID(t *testing.T) {
 			must.Do(t, err)
 			e := presetEndpoint(t, "gke-tpu-device-plugin", ", match: {label: uuid, hardware: uuid}")
 			a, _ := collect(t, e, []byte("duty_cycle_node{uuid=\""+uuid+"\"} 50\n"), false)
-			samples := a.samples(a.sorted(nil), e.Driver, true)
+			samples := a.samples(a.sorted(), e.Driver, true)
 			must.That(t, len(samples) == 1 && len(samples[0].Readings) == 1, "samples %+v", samples)
 			matched := 0
 			for _, d := range join.Join(join.Input{

@@ -236,7 +236,7 @@ func parseProtobuf(r io.Reader, v visitor) (content, error) {
 		case errors.Is(err, io.EOF):
 			return c, nil
 		case err != nil:
-			return c, fmt.Errorf("parse protobuf: %w", err)
+			return c, malformed(fmt.Errorf("parse protobuf: %w", err))
 		case entry == textparse.EntryType:
 			name, kind := p.Type()
 			c.wanted = c.wanted || v.wants(name)

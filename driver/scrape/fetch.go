@@ -1,16 +1,15 @@
 package scrape
 
 import (
+	"compress/flate"
 	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
-	"net"
 	"net/http"
 	"strings"
-	"syscall"
 
 	"github.com/prometheus/common/config"
 
@@ -31,22 +30,6 @@ const accept = "text/plain;version=0.0.4;q=1,application/openmetrics-text;versio
 
 // errTooLarge is the error for a response of more than maxBody bytes.
 var errTooLarge = driver.WithReason(driver.ReasonTooLarge, fmt.Errorf("response is larger than %d bytes", maxBody))
-
-// classify adds the reason to an error of the network.
-func classify(err error) error {
-	var known *driver.ReasonError
-	var network net.Error
-	switch {
-	case err == nil || errors.As(err, &known):
-		return err
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return driver.WithReason(driver.ReasonUnavailable, err)
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
-		return driver.WithReason(driver.ReasonTimeout, err)
-	default:
-		return driver.WithReason(driver.ReasonOther, err)
-	}
-}
 
 // statusReason returns the reason for an HTTP status that is an error.
 func statusReason(status int) driver.Reason {
@@ -75,13 +58,13 @@ func newClient(e Endpoint) (*http.Client, error) {
 func fetch(ctx context.Context, client *http.Client, url string, v visitor) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
-		return classify(err)
+		return err
 	}
 	request.Header.Set("Accept", accept)
 	request.Header.Set("Accept-Encoding", "gzip")
 	response, err := client.Do(request)
 	if err != nil {
-		return classify(withoutURL(err))
+		return withoutURL(err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
@@ -103,22 +86,22 @@ func withoutURL(err error) error {
 func read(response *http.Response, v visitor) error {
 	media, err := mediaType(response.Header.Get("Content-Type"))
 	if err != nil {
-		return parseError(err)
+		return malformed(err)
 	}
 	if response.ContentLength > maxBody {
 		return errTooLarge
 	}
-	body := io.Reader(&bounded{network{response.Body}, maxBody})
+	body := io.Reader(&bounded{response.Body, maxBody})
 	switch encoding := response.Header.Get("Content-Encoding"); encoding {
 	case "", "identity":
 	case "gzip":
 		unpacked, err := gzip.NewReader(body)
 		if err != nil {
-			return parseError(err)
+			return unpacking(err)
 		}
 		body = &bounded{unpacked, maxBody}
 	default:
-		return parseError(fmt.Errorf("content encoding %.64q was not requested", encoding))
+		return malformed(fmt.Errorf("content encoding %.64q was not requested", encoding))
 	}
 	var content content
 	if media == protobufType {
@@ -127,30 +110,20 @@ func read(response *http.Response, v visitor) error {
 		content, err = parseExposition(body, media == openMetricsType, v)
 	}
 	if err != nil {
-		return parseError(err)
+		return unpacking(err)
 	}
 	return content.check()
 }
 
-// parseError adds ReasonMalformed to an error of the content. Errors of the connection already have
-// a reason from [network].
-func parseError(err error) error {
-	var known *driver.ReasonError
-	if err == nil || errors.As(err, &known) {
-		return err
-	}
-	return driver.WithReason(driver.ReasonMalformed, err)
-}
+func malformed(err error) error { return driver.WithReason(driver.ReasonMalformed, err) }
 
-// network is a reader that adds a reason to the errors of a connection.
-type network struct{ r io.Reader }
-
-func (n network) Read(p []byte) (int, error) {
-	count, err := n.r.Read(p)
-	if errors.Is(err, io.EOF) {
-		return count, io.EOF
+// unpacking adds the reason to an error of reading a body, which is the connection's or gzip's.
+func unpacking(err error) error {
+	if _, corrupt := errors.AsType[flate.CorruptInputError](err); corrupt ||
+		errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
+		return malformed(err)
 	}
-	return count, classify(err)
+	return err
 }
 
 const openMetricsType = "application/openmetrics-text"

@@ -51,7 +51,7 @@ func collect(tb testing.TB, e Endpoint, body []byte, openMetrics bool) (answer, 
 	if rules.gpus {
 		found = gpus(tb)
 	}
-	c := newCollector(e, rules, found, testNow(), answer{})
+	c := newCollector(e, rules, found, testNow())
 	must.Get(parseExposition(bytes.NewReader(body), openMetrics, c))(tb)
 	a := c.finish()
 	a.date(answer{}, testNow(), testNow())
@@ -112,7 +112,7 @@ func TestGolden(t *testing.T) {
 			body := must.Get(os.ReadFile(filepath.Join("testdata", name+".prom")))(t)
 			e := presetEndpoint(t, name, "")
 			a, rejected := collect(t, e, body, false)
-			samples := a.samples(a.sorted(nil), e.Driver, true)
+			samples := a.samples(a.sorted(), e.Driver, true)
 			expect.OK(t, drivertest.Validate(usable(samples), testNow()))
 			got := lines(samples) + fmt.Sprintf("rejected %v\n", rejected)
 			golden(t, filepath.Join("testdata", name+".readings"), got)
@@ -163,7 +163,7 @@ endpoints:
 func checkAnswer(t *testing.T, e Endpoint, body []byte, openMetrics bool) {
 	t.Helper()
 	a, _ := collect(t, e, body, openMetrics)
-	samples := a.samples(a.sorted(nil), e.Driver, true)
+	samples := a.samples(a.sorted(), e.Driver, true)
 	err := drivertest.Validate(usable(samples), testNow())
 	expect.That(t, err == nil, "endpoint %s: %v", e.Name, err)
 	expect.That(t, !a.differs(a), "endpoint %s: an answer differs from itself", e.Name)

@@ -2,6 +2,7 @@ package scrape
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -26,14 +27,6 @@ const (
 	// is found in sysfs (driver/sysfs/drmcard).
 	MatchSerial = "serial"
 )
-
-// matchKinds returns the values of Match.Hardware, each at the position of its kind.
-func matchKinds() []string {
-	return []string{
-		kindDevice: MatchDevice, kindIndex: MatchIndex, kindNetDev: MatchNetDev, kindNode: MatchNode, kindPCI: MatchPCI,
-		kindRDMA: MatchRDMA, kindSerial: MatchSerial, kindUUID: MatchUUID,
-	}
-}
 
 // Match defines which label of a series identifies the hardware, and how.
 type Match struct {
@@ -60,7 +53,9 @@ type Per struct {
 }
 
 func (m *Match) check(driverName string) error {
-	kinds := matchKinds()[1:]
+	kinds := []string{
+		MatchDevice, MatchIndex, MatchNetDev, MatchNode, MatchPCI, MatchRDMA, MatchSerial, MatchUUID,
+	}
 	switch {
 	case !isLabelName(m.Label):
 		return fmt.Errorf("label: %.64q is not a label name", m.Label)
@@ -84,7 +79,7 @@ func (m *Match) check(driverName string) error {
 
 // compile returns the matcher.
 func (m *Match) compile() (*matcher, error) {
-	c := &matcher{Match: *m, kind: kind(max(0, slices.Index(matchKinds(), m.Hardware)))}
+	c := &matcher{Match: *m}
 	var err error
 	if m.Or != nil {
 		if c.or, err = m.Or.compile(); err != nil {
@@ -103,7 +98,6 @@ func (m *Match) compile() (*matcher, error) {
 // matcher is a compiled Match.
 type matcher struct {
 	Match
-	kind    kind
 	group   uint16 // position among the matchers that have Per, from 1
 	pattern *regexp.Regexp
 	or      *matcher // of Or
@@ -114,46 +108,26 @@ func (m *matcher) isName(b []byte) bool {
 	if bytes.ContainsAny(b, "123456789") { // no placeholder has one
 		return true
 	}
-	switch m.kind {
-	case kindUUID, kindSerial:
+	switch m.Hardware {
+	case MatchUUID, MatchSerial:
 		return !driver.IsPlaceholder(string(b))
 	default:
 		return len(b) > 0 && (b[0] < 'A' || !driver.IsPlaceholder(string(b)))
 	}
 }
 
-// kind is the kind of identifier: the compiled form of Match.Hardware.
-type kind uint8
-
-const (
-	kindNone kind = iota
-	kindDevice
-	kindIndex
-	kindNetDev
-	kindNode
-	kindPCI
-	kindRDMA
-	kindSerial
-	kindUUID
-)
-
 // identity identifies a piece of hardware. It is part of the key of each value, so that it is kept
 // small.
 type identity struct {
 	value string
 	part  string // number of a partition of that hardware; "": not a partition
-	kind  kind   // kindNone: no hardware
+	kind  string // of identifier, as in Match.Hardware; "": no hardware
 	group uint16 // matcher.group if value is the number of a part of a device, else 0
 }
 
 func (i identity) compare(other identity) int {
-	if c := int(i.kind) - int(other.kind); c != 0 {
-		return c
-	}
-	if c := strings.Compare(i.value, other.value); c != 0 {
-		return c
-	}
-	return strings.Compare(i.part, other.part)
+	return cmp.Or(strings.Compare(i.kind, other.kind), strings.Compare(i.value, other.value),
+		strings.Compare(i.part, other.part))
 }
 
 // identify returns the hardware that a label value identifies, normalized. If both the identity and
@@ -174,19 +148,18 @@ func (m *matcher) identify(b []byte, gpus *amdGPUs) (identity, driver.Reason) {
 		if _, err := strconv.ParseUint(v, 10, 31); err != nil {
 			return identity{}, driver.ReasonNoMatch
 		}
-		return identity{kind: m.kind, value: v, group: m.group}, ""
+		return identity{kind: m.Hardware, value: v, group: m.group}, ""
 	}
-	id := identity{kind: m.kind, value: m.withPrefix(v)}
-	switch m.kind {
-	case kindPCI:
+	id := identity{kind: m.Hardware, value: m.withPrefix(v)}
+	switch m.Hardware {
+	case MatchPCI:
 		id.value = driver.NormalizePCI(id.value)
-	case kindUUID:
+	case MatchUUID:
 		id.value = canonicalUUID(id.value)
-	case kindSerial:
+	case MatchSerial:
 		if address := gpus.pci(id.value); address != "" {
-			id.kind, id.value = kindPCI, address
+			id.kind, id.value = MatchPCI, address
 		}
-	default:
 	}
 	if id.value == "" {
 		return identity{}, driver.ReasonNoMatch
@@ -197,7 +170,7 @@ func (m *matcher) identify(b []byte, gpus *amdGPUs) (identity, driver.Reason) {
 // device returns the identity of the device that has a part, given the number of parts per device.
 func (m *matcher) device(part string, size uint64) identity {
 	n, _ := strconv.ParseUint(part, 10, 31) // identify parsed it
-	return identity{kind: m.kind, value: m.withPrefix(strconv.FormatUint(n/size, 10))}
+	return identity{kind: m.Hardware, value: m.withPrefix(strconv.FormatUint(n/size, 10))}
 }
 
 func (m *matcher) withPrefix(v string) string {
@@ -225,19 +198,19 @@ func (i identity) sample() driver.Sample {
 		return driver.Sample{Hardware: driver.Hardware{Kind: driver.KindPartition, Parent: i.value, Instance: i.part}}
 	}
 	switch i.kind {
-	case kindPCI:
+	case MatchPCI:
 		return driver.Sample{Hardware: driver.Hardware{PCI: i.value}}
-	case kindNetDev:
+	case MatchNetDev:
 		return driver.Sample{Hardware: driver.Hardware{NetDev: i.value}}
-	case kindRDMA:
+	case MatchRDMA:
 		return driver.Sample{Hardware: driver.Hardware{RDMADev: i.value}}
-	case kindNode:
+	case MatchNode:
 		return driver.Sample{Hardware: driver.Hardware{DeviceNodes: []string{i.value}}}
-	case kindSerial:
+	case MatchSerial:
 		return driver.Sample{Hardware: driver.Hardware{Serial: i.value}}
-	case kindIndex:
+	case MatchIndex:
 		return driver.Sample{Hardware: driver.Hardware{Index: i.value}}
-	case kindDevice:
+	case MatchDevice:
 		return driver.Sample{Device: i.value}
 	default:
 		return driver.Sample{Hardware: driver.Hardware{UUID: i.value}}
@@ -246,7 +219,7 @@ func (i identity) sample() driver.Sample {
 
 // kindOfDevice returns the kind of the device that the identity names.
 func (i identity) kindOfDevice() driver.Kind {
-	if i.part != "" || i.kind == kindNode {
+	if i.part != "" || i.kind == MatchNode {
 		return driver.KindPartition
 	}
 	return driver.KindDevice

@@ -31,7 +31,7 @@ func TestMatch(t *testing.T) {
 			e := parsed(t, "http://localhost/metrics", "\n  driver: gpu.example.com\n  match: {"+test.match+
 				"}\n  metrics: [{name: busy, quantity: utilization}]\n")
 			a, rejected := collect(t, e, []byte(test.series+"\n"), false)
-			got := lines(a.samples(a.sorted(nil), "", true))
+			got := lines(a.samples(a.sorted(), "", true))
 			expect.That(t, (test.want != "" || got == "") && strings.Contains(got, test.want),
 				"samples %q, want %q", got, test.want)
 			if len(rejected)+len(test.rejected) > 0 && !cmp.Equal(rejected, test.rejected) {
@@ -59,12 +59,12 @@ func TestParts(t *testing.T) {
 	e := parsed(t, "http://localhost/metrics", fields)
 	for name, text := range map[string]string{"before": info + cores, "after": cores + info} {
 		a, rejected := collect(t, e, []byte(text), false)
-		diff := cmp.Diff(want, lines(a.samples(a.sorted(nil), e.Driver, true)))
+		diff := cmp.Diff(want, lines(a.samples(a.sorted(), e.Driver, true)))
 		expect.That(t, diff == "" && len(rejected) == 0, "%s: rejected %v, -want +got:\n%s", name, rejected, diff)
 	}
 	huge := info + "used{core=\"4\"} 1e15\nused{core=\"5\"} 1e15\n"
 	a, rejected := collect(t, e, []byte(huge), false)
-	got := lines(a.samples(a.sorted(nil), e.Driver, true))
+	got := lines(a.samples(a.sorted(), e.Driver, true))
 	expect.That(t, strings.Contains(got, "memory_used 2e+15\n") && len(rejected) == 0,
 		"a sum that is too large: %s, rejected %v", got, rejected)
 	for _, text := range []string{cores, cores + "info{per_device=\"0\"} 1\n", cores + "info{per_device=\"x\"} 1\n"} {
@@ -89,7 +89,7 @@ func TestAMDPartitions(t *testing.T) {
 			series := strings.Replace(test.series, "MODE", `gpu_compute_partition_type="cpx",serial_number="692409005401"`, 1)
 			e := presetEndpoint(t, "amd-device-metrics-exporter", "")
 			a, rejected := collect(t, e, []byte(series+"\n"), false)
-			got := lines(a.samples(a.sorted(nil), "", true))
+			got := lines(a.samples(a.sorted(), "", true))
 			expect.That(t, (test.want != "" || got == "" && len(rejected) == 1) && strings.Contains(got, test.want),
 				"samples %q, rejected %v, want %q", got, rejected, test.want)
 		})
@@ -141,7 +141,7 @@ func TestNameless(t *testing.T) {
 		p.set(series + "\n")
 		s := source(t, serve(t, p), form, testNow)
 		_, _ = s.Sample(t.Context())
-		got := lines(s.answer.samples(s.answer.sorted(nil), "", true))
+		got := lines(s.answer.samples(s.answer.sorted(), "", true))
 		expect.That(t, (want != "" || got == "") && strings.Contains(got, want), "%s: samples %q, want %q", series, got, want)
 		named := strings.Contains(strings.Join(s.Describe(), "\n"), "u is empty")
 		if named != (want == "") || named && s.Rejected()[driver.ReasonNoMatch] != 1 {
@@ -171,7 +171,7 @@ func TestNeeds(t *testing.T) {
 	} {
 		e := parsed(t, "http://localhost/metrics", "\n  driver: d\n  match: {label: u, hardware: uuid}"+metrics)
 		a, _ := collect(t, e, []byte(text), false)
-		got := lines(a.samples(a.sorted(nil), "", true))
+		got := lines(a.samples(a.sorted(), "", true))
 		expect.That(t, (want != "" || !strings.Contains(got, "memory_capacity")) && strings.Contains(got, want),
 			"%s: %q, want %q", text, got, want)
 	}

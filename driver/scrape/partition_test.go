@@ -34,7 +34,7 @@ driver=gpu.nvidia.com device= uuid= pci= netdev=
   memory_used 2.147483648e+09
   memory_capacity 2.147483648e+10
 `
-	diff := cmp.Diff(want, lines(a.samples(a.sorted(nil), e.Driver, true)))
+	diff := cmp.Diff(want, lines(a.samples(a.sorted(), e.Driver, true)))
 	expect.That(t, diff == "" && len(rejected) == 0, "readings (-want +got):\n%s, rejected %v", diff, rejected)
 }
 

@@ -55,7 +55,7 @@ func (e *Endpoint) applyPreset(name string) error {
 		if err != nil {
 			return fmt.Errorf("preset: %s: %w", name, err)
 		}
-		e.presetRefresh = &refresh
+		e.Refresh = &refresh
 	}
 	e.Match = *p.Match
 	return nil

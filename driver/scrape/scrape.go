@@ -12,6 +12,7 @@
 package scrape
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,11 +30,6 @@ import (
 // are omitted.
 const staleIntervals = 3
 
-// maxSpare is the maximum number of series of an answer whose memory is reused.
-const maxSpare = 4096
-
-const defaultSysfs = "/sys"
-
 // Source reads one endpoint.
 type Source struct {
 	endpoint Endpoint
@@ -46,8 +42,7 @@ type Source struct {
 	due        time.Time // time of the next request
 	answered   time.Time // time of the last usable response
 	answer     answer    // values of that response, with times
-	spare      answer    // an earlier answer, whose memory the next one reuses
-	order      []key     // of the last values, sorted
+	order      []key     // of its values, sorted
 	matched    []bool    // metrics, by rank, that had a usable series in any response
 	err        error     // of the last request
 	fresh      freshness
@@ -60,16 +55,10 @@ var (
 	_ driver.Describer        = (*Source)(nil)
 )
 
-// Option is an option of [New].
-type Option func(*Source)
-
-// WithSysfs sets the mount point of sysfs, which is used to find AMD GPUs by serial number. The
-// default is /sys.
-func WithSysfs(root string) Option { return func(s *Source) { s.gpus = newAMDGPUs(root) } }
-
-// New returns the source of an endpoint, which must come from [ParseConfig]. It reads the files of
-// the client settings, sends no request and starts no goroutine.
-func New(endpoint Endpoint, options ...Option) (*Source, error) {
+// New returns the source of an endpoint, which must come from [ParseConfig]. sysfs is where sysfs
+// is mounted, by which AMD GPUs are found by serial number. New reads the files of the client
+// settings, sends no request and starts no goroutine.
+func New(endpoint Endpoint, sysfs string) (*Source, error) {
 	client, err := newClient(endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: client settings: %w", endpoint.Name, err)
@@ -78,14 +67,10 @@ func New(endpoint Endpoint, options ...Option) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: %w", endpoint.Name, err)
 	}
-	s := &Source{
+	return &Source{
 		endpoint: endpoint, client: client, rules: rules, now: time.Now, fresh: newFreshness(endpoint),
-		gpus: newAMDGPUs(defaultSysfs), matched: make([]bool, len(endpoint.Metrics)),
-	}
-	for _, option := range options {
-		option(s)
-	}
-	return s, nil
+		gpus: newAMDGPUs(sysfs), matched: make([]bool, len(endpoint.Metrics)),
+	}, nil
 }
 
 // Name returns scrape/NAME with the name of the endpoint.
@@ -111,7 +96,7 @@ func (s *Source) Fills() []driver.Quantity {
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	now := s.now()
 	if err := ctx.Err(); err != nil {
-		return s.samples(now), classify(err)
+		return s.samples(now), err
 	}
 	if !now.Before(s.due) {
 		s.schedule(now)
@@ -137,9 +122,8 @@ func (s *Source) refresh(ctx context.Context, now time.Time) error {
 	if s.rules.gpus {
 		unread = s.gpus.refresh(now)
 	}
-	c := newCollector(s.endpoint, s.rules, s.gpus, now, s.spare)
+	c := newCollector(s.endpoint, s.rules, s.gpus, now)
 	err := fetch(ctx, s.client, s.endpoint.URL, c)
-	s.spare = answer{}
 	next := c.finish()
 	s.rejections.add(c)
 	if err != nil {
@@ -149,10 +133,7 @@ func (s *Source) refresh(ctx context.Context, now time.Time) error {
 		s.matched[i] = s.matched[i] || matched
 	}
 	next.date(s.answer, s.fresh.date(now, next.differs(s.answer)), now)
-	s.answer, s.spare, s.answered = next, s.answer, now
-	if len(s.spare.values) > maxSpare {
-		s.spare = answer{}
-	}
+	s.answer, s.order, s.answered = next, next.sorted(), now
 	return unread
 }
 
@@ -194,7 +175,6 @@ func (s *Source) Unmatched() []string {
 // samples returns new samples, which the caller owns.
 func (s *Source) samples(now time.Time) []driver.Sample {
 	limit := staleIntervals*s.endpoint.Interval + s.endpoint.Timeout
-	s.order = s.answer.sorted(s.order)
 	return s.answer.samples(s.order, s.endpoint.Driver, now.Sub(s.answered) <= limit)
 }
 
@@ -251,13 +231,7 @@ type key struct {
 }
 
 func (k key) compare(other key) int {
-	if c := k.identity.compare(other.identity); c != 0 {
-		return c
-	}
-	if c := int(k.quantity) - int(other.quantity); c != 0 {
-		return c
-	}
-	return slices.Compare(k.labels[:], other.labels[:])
+	return cmp.Or(k.identity.compare(other.identity), cmp.Compare(k.quantity, other.quantity), k.labels.Compare(&other.labels))
 }
 
 // value is one reading's value and times.
@@ -336,17 +310,8 @@ func (a answer) date(before answer, at, now time.Time) {
 	}
 }
 
-// sorted returns the keys of the values in order: those of another answer, if they are the same.
-func (a answer) sorted(other []key) []key {
-	lacks := func(k key) bool {
-		_, has := a.values[k]
-		return !has
-	}
-	if len(other) == len(a.values) && !slices.ContainsFunc(other, lacks) {
-		return other
-	}
-	return slices.SortedFunc(maps.Keys(a.values), key.compare)
-}
+// sorted returns the keys of the values in order.
+func (a answer) sorted() []key { return slices.SortedFunc(maps.Keys(a.values), key.compare) }
 
 // samples returns the samples, given the keys in order: those of one hardware follow each other.
 // They have no readings if valid is false.

@@ -70,7 +70,8 @@ func serve(tb testing.TB, h http.Handler) string {
 // source returns a source of the url, with more fields of its endpoint.
 func source(tb testing.TB, url, fields string, now func() time.Time) *Source {
 	tb.Helper()
-	s := must.Get(New(parsed(tb, url, fields), withClock(now)))(tb)
+	s := must.Get(New(parsed(tb, url, fields), ""))(tb)
+	s.now = now
 	return s
 }
 
@@ -368,24 +369,3 @@ func TestSampleFailure(t *testing.T) {
 		t.Errorf("after it went well again: %+v", samples)
 	}
 }
-
-// The keys are in order whatever they were before, and not sorted again while they are the same.
-func TestSorted(t *testing.T) {
-	var order []key
-	for _, names := range [][]string{{"b", "a"}, {"a", "c"}, {"c"}, {}, {"c", "a", "b"}} {
-		a := answer{values: map[key]value{}}
-		for _, name := range names {
-			a.values[key{identity: identity{value: name}}] = value{}
-		}
-		order = a.sorted(order)
-		var got []string
-		for _, k := range order {
-			got = append(got, k.value)
-		}
-		expect.That(t, slices.Equal(got, slices.Sorted(slices.Values(names))),
-			"the keys of %q are in the order %q", names, got)
-		expect.That(t, len(order) == 0 || &a.sorted(order)[0] == &order[0], "the keys of %q are sorted again", names)
-	}
-}
-
-func withClock(now func() time.Time) Option { return func(s *Source) { s.now = now } }

@@ -108,15 +108,14 @@ func BenchmarkSample(b *testing.B) {
 	rules := must.Get(compile(&e))(b)
 	b.SetBytes(int64(body.Len()))
 	b.ReportAllocs()
-	before, order := answer{}, []key(nil)
+	before := answer{}
 	for b.Loop() {
-		c := newCollector(e, rules, newAMDGPUs(""), testNow(), answer{})
+		c := newCollector(e, rules, newAMDGPUs(""), testNow())
 		must.Get(parseExposition(strings.NewReader(body.String()), false, c))(b)
 		a := c.finish()
 		a.date(before, testNow(), testNow())
 		before = a
-		order = a.sorted(order)
-		if n := len(a.samples(order, e.Driver, true)); n != 64 {
+		if n := len(a.samples(a.sorted(), e.Driver, true)); n != 64 {
 			b.Fatalf("%d samples", n)
 		}
 	}

@@ -104,6 +104,16 @@ func TestShortPods(t *testing.T) {
 	h.Expect(h.Tick(time.Second), map[[2]string]float64{{"dra_pod_allocated_seconds_total", row}: 0})
 }
 
+// The row of a workload also has the counters that its device has only since later.
+func TestLaterCounterOfShortPods(t *testing.T) {
+	h := newNursery(t)
+	holdFor(h, "c", "train", "p0")
+	h.Read(jointest.Watts(100))
+	h.Pass(time.Second)
+	h.Read(driver.Reading{Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", "receive"}, Value: 5})
+	h.Expect(h.Tick(time.Second), map[[2]string]float64{{"dra_pod_io_bytes_total", "pod=aggregated/Job/train"}: 0})
+}
+
 // A pod that is old enough appears with all charges since its beginning, which is its created
 // timestamp. The zero-hold begins when it appears. Before that, its workload has its parts of
 // gauges.

@@ -271,7 +271,7 @@ func makeSources(o *options, list []Source, n *node.Node) ([]driver.Source, erro
 		return nil, badFile("source.scrape.config", o.scrapeConfig, err)
 	}
 	for _, endpoint := range config.Endpoints {
-		source, err := scrape.New(endpoint, scrape.WithSysfs(mounts.Sysfs))
+		source, err := scrape.New(endpoint, mounts.Sysfs)
 		if err != nil {
 			return nil, badFile("source.scrape.config", o.scrapeConfig, err)
 		}

@@ -119,7 +119,7 @@ type live struct {
 func (l *live) Name() string { return "scrape/page" }
 
 func (l *live) Sample(ctx context.Context) ([]driver.Sample, error) {
-	s, err := scrape.New(l.endpoint)
+	s, err := scrape.New(l.endpoint, "")
 	if err != nil {
 		return nil, err
 	}

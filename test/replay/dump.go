@@ -73,7 +73,7 @@ func (d dumper) of(v reflect.Value) {
 	case reflect.Struct:
 		d.print("{")
 		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.Name != "Chart" && f.Name != "Used" && f.IsExported() && !skipped(v.Type(), f.Name) && !v.Field(i).IsZero() {
+			if f := v.Type().Field(i); f.IsExported() && !skipped(v.Type(), f.Name) && !v.Field(i).IsZero() {
 				if origin, is := reflect.TypeAssert[join.Origin](v.Field(i)); is {
 					d.print("Source:", origin, " ")
 					continue

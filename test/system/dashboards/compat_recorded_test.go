@@ -209,7 +209,7 @@ func samplesOf(t *testing.T, text, preset string) []driver.Sample {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source := must.Get(scrape.New(config.Endpoints[0]))(t)
+	source := must.Get(scrape.New(config.Endpoints[0], ""))(t)
 	samples := must.Get(source.Sample(t.Context()))(t)
 	return samples
 }

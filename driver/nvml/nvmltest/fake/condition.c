@@ -12,7 +12,6 @@
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, limit_enforced, 1000)          /* "in milliwatts" */
 NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, limit_default, 1000) /* "in milliwatts" */
 NUMBER(nvmlDeviceGetPerformanceState, nvmlPstates_t, performance_state, 1)
-NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, throttling, 1)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, link_width, 1)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, link_width_max, 1)
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, link_generation, 1)

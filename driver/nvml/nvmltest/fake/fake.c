@@ -432,15 +432,6 @@ nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, u
     return NVML_SUCCESS;
 }
 
-/* "querying a byte counter over a 20ms interval", "throughput in KB/s" (a guess: KB are 1000 bytes) */
-nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter, unsigned int *value) {
-    OF(nvmlDeviceGetPcieThroughput, device, 0);
-    double rate = counter == NVML_PCIE_UTIL_TX_BYTES ? g->pcie_transmit_rate : g->pcie_receive_rate;
-    SUPPORTED(rate);
-    *value = (unsigned int)lround(rate / 1000);
-    return NVML_SUCCESS;
-}
-
 #include "condition.c"
 #include "fields.c"
 #include "events.c"
