@@ -244,12 +244,7 @@ func scraped(t *testing.T, text []byte, preset, sysfs string) map[string]float64
 	config, err := scrape.ParseConfig(
 		fmt.Appendf(nil, "endpoints: [{name: recorded, url: %q, preset: %s}]", server.URL, preset), "")
 	must.Do(t, err)
-<<<<<<< HEAD
-	source := must.Get(scrape.New(config.Endpoints[0], scrape.WithSysfs(sysfs)))(t)
-=======
-	source, err := scrape.New(config.Endpoints[0], sysfs)
-	must.Do(t, err)
->>>>>>> main
+	source := must.Get(scrape.New(config.Endpoints[0], sysfs))(t)
 	samples, err := source.Sample(t.Context())
 	if err != nil {
 		t.Logf("the source says: %v", err)
