@@ -40,9 +40,10 @@ type lab struct {
 	api     *kubetest.Server
 	gateway *program
 	begun   time.Time
-	stood   [2]func() []standstill.Span // when the machine stood still, and when programs waited for a processor
-	closing chan struct{}               // closed when the lab ends
-	lies    string                      // what nodes that lie answer to all; "": see lie
+	// when the machine stood still, and when programs waited for a processor
+	stood, waits func() []standstill.Span
+	closing      chan struct{} // closed when the lab ends
+	lies         string        // what nodes that lie answer to all; "": see lie
 
 	mu       sync.Mutex
 	manners  map[int]manner    // of the nodes that are not honest
@@ -83,11 +84,11 @@ func newLab(t *testing.T, nodes int, manners map[int]manner, flags ...string) *l
 	}
 	_, l.port, _ = net.SplitHostPort(listener.Addr().String())
 	exporters(api, l.port, endpoints)
-	for i, watch := range []func() (func() []standstill.Span, func()){standstill.Watch, standstill.WatchPressure} {
-		found, stop := watch()
-		l.stood[i] = found
-		t.Cleanup(stop)
-	}
+	var stop, stopWaits func()
+	l.stood, stop = standstill.Watch()
+	l.waits, stopWaits = standstill.WatchPressure()
+	t.Cleanup(stop)
+	t.Cleanup(stopWaits)
 	l.begun = time.Now()
 	l.gateway = gateway(t, kubeconfig, flags...)
 	return l
@@ -242,12 +243,10 @@ func (l *lab) get(user, path string) answer {
 
 // look is what one request for the page of the cluster has shown.
 type look struct {
-	took time.Duration
-	// oldest is the age of the oldest answer of an honest node, by the lab's own clock: of the lab
-	// itself if a node is not on the page.
-	oldest  time.Duration
-	dead    []string // honest nodes that are said not to answer
-	missing int      // honest nodes whose claims are not on the page
+	took    time.Duration
+	oldest  time.Duration // the oldest answer of an honest node, by the lab's own clock
+	dead    []string      // honest nodes that are said not to answer
+	missing int           // honest nodes whose claims are not on the page
 	page    string
 }
 
@@ -257,19 +256,19 @@ var troubled = regexp.MustCompile(`data-node="([^"]+)"><td>[^\n]*?<div class="ba
 // lastClaim finds the last claims of nodes.
 var lastClaim = regexp.MustCompile(`/train-(\d+)-7<`)
 
-// passed returns the time between two others, without that in which the machine stood still or
-// programs waited for a processor.
-func (l *lab) passed(from, to time.Time) time.Duration {
-	span := standstill.Span{From: from, To: to}
-	return to.Sub(from) - max(span.Overlap(l.stood[0]()), span.Overlap(l.stood[1]()))
+// busy reports whether programs have waited for a processor for most of the lab's time.
+func (l *lab) busy() bool {
+	span := standstill.Span{From: l.begun, To: time.Now()}
+	return span.Overlap(l.waits()) > span.To.Sub(span.From)/2
 }
 
-// look requests the page.
+// look requests the page. Times in which the machine stood still do not count.
 func (l *lab) look() look {
 	from := time.Now()
 	a := l.get("lead", "/")
 	now := time.Now()
-	out := look{page: string(a.Body), took: a.Took - standstill.Span{From: from, To: now}.Overlap(l.stood[0]())}
+	stood := l.stood()
+	out := look{page: string(a.Body), took: a.Took - standstill.Span{From: from, To: now}.Overlap(stood)}
 	must.That(l, a.Status == http.StatusOK, "status %d: %.300s", a.Status, a.Body)
 	for _, row := range troubled.FindAllStringSubmatch(out.page, -1) {
 		var i int
@@ -283,21 +282,17 @@ func (l *lab) look() look {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	oldest := now
 	for i := range l.nodes {
 		if l.manners[i] != "" {
 			continue
 		}
-		at := l.answered[i]
 		if !shown[fmt.Sprint(i)] {
 			out.missing++
-			at = l.begun
 		}
-		if at.Before(oldest) {
-			oldest = at
+		if at, ok := l.answered[i]; ok {
+			out.oldest = max(out.oldest, now.Sub(at)-standstill.Span{From: at, To: now}.Overlap(stood))
 		}
 	}
-	out.oldest = l.passed(oldest, now)
 	return out
 }
 
