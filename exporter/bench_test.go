@@ -1,12 +1,16 @@
 package exporter
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -194,6 +198,48 @@ func benchTick(b *testing.B, part string, devices, pods int) {
 	if s != nil {
 		b.ReportMetric(float64(s.Series), "series")
 	}
+}
+
+// BenchmarkScrape is what one scrape costs, without compression: in text, and as protobuf, which
+// carries created timestamps.
+func BenchmarkScrape(b *testing.B) {
+	for name, format := range map[string]expfmt.FormatType{
+		"text": expfmt.TypeTextPlain, "protobuf": expfmt.TypeProtoDelim,
+	} {
+		b.Run(name, func(b *testing.B) {
+			sizes(b, func(b *testing.B, devices, pods int) {
+				benchScrape(b, expfmt.NewFormat(format).WithEscapingScheme(model.NoEscaping), devices, pods) // as Prometheus 3 asks
+			})
+		})
+	}
+}
+
+func benchScrape(b *testing.B, format expfmt.Format, devices, pods int) {
+	n := newNode(devices, pods)
+	l, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(0, nil)
+	var s *exposition.Snapshot
+	for range 3 {
+		n.tick()
+		s = limiter.Apply(l, l.Advance(join.Join(n.in), n.now))
+	}
+	benchRender(b, s, format)
+}
+
+// benchRender measures the renderings of a snapshot after the first one, which makes the labels.
+func benchRender(b *testing.B, s *exposition.Snapshot, format expfmt.Format) {
+	e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s }, exposition.Config{})
+	var out bytes.Buffer
+	must.Get(e.Write(&out, format))(b)
+	b.ReportAllocs()
+	userBefore, systemBefore := cpuTime(b)
+	for b.Loop() {
+		out.Reset()
+		must.Get(e.Write(&out, format))(b)
+	}
+	user, system := cpuTime(b)
+	b.ReportMetric((user+system-userBefore-systemBefore).Seconds()*1e3/float64(b.N), "cpu-ms/op")
+	b.ReportMetric(float64(s.Series), "series")
+	b.ReportMetric(float64(out.Len()), "bytes")
 }
 
 // BenchmarkState measures the cost and the size of writing the changes of a tick, and the whole
