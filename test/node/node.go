@@ -6,6 +6,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -170,9 +171,14 @@ func (n *Node) MakeCgroup(uid string) error {
 	return nil
 }
 
-// RemoveCgroup removes a pod's cgroup.
+// RemoveCgroup removes a pod's cgroup, with all its files at once.
 func (n *Node) RemoveCgroup(uid string) error {
-	if err := os.RemoveAll(n.Path(Cgroup(uid))); err != nil {
+	draft := n.Path(drafts, uid)
+	err := os.Rename(n.Path(Cgroup(uid)), draft)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = os.RemoveAll(draft)
+	}
+	if err != nil {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
 	return nil

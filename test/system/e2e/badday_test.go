@@ -35,7 +35,7 @@ const (
 // Nodes that hang cost no other node: healthy nodes are shown at once, are never said to be dead,
 // and are asked as often as without them. Nodes that hang are asked less often. Without any, what
 // reading all nodes takes is printed. A healthy node that does not answer within 1.5 s, as on a
-// busy machine, has its next turn among those that hang: 64 places of 4 s for 500 nodes are 32 s.
+// busy machine, has its next turn among those that hang: 64 places of 4 s for 500 nodes take 32 s.
 func TestHangingNodes(t *testing.T) {
 	for _, hanging := range []int{0, *labNodes * 15 / 100, *labNodes / 2} {
 		t.Run(fmt.Sprint(hanging), func(t *testing.T) {
