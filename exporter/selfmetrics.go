@@ -289,15 +289,16 @@ func (m *SelfMetrics) logOnce(r driver.Rejection) {
 		return
 	}
 	m.logged[key] = true
-	text := "a value is rejected: a broken sensor, a wrong unit, or a fault of the source"
-	if bound {
-		text = "an input exceeds its limits: the rest is left out, and counted in dra_exporter_input_rejected_total"
-	}
 	args := []any{"input", r.Input, "reason", string(r.Reason)}
 	if r.Example != "" {
 		args = append(args, "value", r.Example)
 	}
-	m.log.Warn(text, args...)
+	if bound {
+		m.log.Warn("an input exceeds its limits: the rest is left out, and counted in dra_exporter_input_rejected_total",
+			args...)
+		return
+	}
+	m.log.Warn("a value is rejected: a broken sensor, a wrong unit, or a fault of the source", args...)
 }
 
 // RejectTotal records the rejections of an input that counts them itself. totals count since its

@@ -63,7 +63,9 @@ func families(f exposition.Family) []Family {
 		return []Family{out}
 	}
 	return []Family{
-		out, {Name: f.Name + "_sum", Labels: f.Labels}, {Name: f.Name + "_count", Labels: f.Labels},
+		out,
+		{Name: f.Name + "_sum", Labels: f.Labels},
+		{Name: f.Name + "_count", Labels: f.Labels},
 		{Name: f.Name + "_bucket", Labels: append(slices.Clone(f.Labels), "le")},
 	}
 }

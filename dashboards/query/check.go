@@ -161,11 +161,11 @@ func (k *checker) grouped(many, one Answer, include []string) Answer {
 // holderOf returns the labels of holders that only one side has: the holder of a device is a claim,
 // or a pod without one, and a series has the label of its own.
 func holderOf(left, right Answer) []string {
-	labels := []string{"resourceclaim_name", "pod"}
-	if !slices.ContainsFunc(labels, left.Has) || !slices.ContainsFunc(labels, right.Has) {
+	holders := []string{"resourceclaim_name", "pod"}
+	if !slices.ContainsFunc(holders, left.Has) || !slices.ContainsFunc(holders, right.Has) {
 		return nil
 	}
-	return slices.DeleteFunc(labels, func(label string) bool { return left.Has(label) == right.Has(label) })
+	return slices.DeleteFunc(holders, func(label string) bool { return left.Has(label) == right.Has(label) })
 }
 
 // call describes the result of a function: the series of its argument that is none of numbers and

@@ -157,7 +157,8 @@ func (r *recording) rule(o *Options, catalog query.Catalog) (source, error) {
 	if err != nil {
 		return source{Rule: rule}, fmt.Errorf("record %s: %w", r.name, err)
 	}
-	catalog.Add(query.Family{Name: r.name, Labels: slices.Concat(answer.Labels, slices.Collect(maps.Keys(r.labels)), r.more)})
+	labels := slices.Concat(answer.Labels, slices.Collect(maps.Keys(r.labels)), r.more)
+	catalog.Add(query.Family{Name: r.name, Labels: labels})
 	if r.perInterval {
 		rule.Expr = fmt.Sprintf("(\n%s\n) * <long interval seconds>", indent(rule.Expr))
 	}

@@ -40,8 +40,6 @@ const (
 	// asks the hardware.
 	factsEvery = 30 * time.Second
 
-	remember = time.Minute // how long a missing interface stays known
-
 	loopback = "lo" // its name in every network namespace
 )
 

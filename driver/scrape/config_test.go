@@ -161,7 +161,8 @@ func TestLoad(t *testing.T) {
 	if _, err := Load(path + ".not"); err == nil || !strings.Contains(err.Error(), "read scrape configuration") {
 		t.Errorf("error is %v", err)
 	}
-	if _, err := New(c.Endpoints[0], ""); err == nil || !strings.Contains(err.Error(), `endpoint "vendor": client settings`) {
+	_, err := New(c.Endpoints[0], "")
+	if err == nil || !strings.Contains(err.Error(), `endpoint "vendor": client settings`) {
 		t.Errorf("error of a CA file that is not there is %v", err)
 	}
 }

@@ -231,7 +231,8 @@ type key struct {
 }
 
 func (k key) compare(other key) int {
-	return cmp.Or(k.identity.compare(other.identity), cmp.Compare(k.quantity, other.quantity), k.labels.Compare(&other.labels))
+	return cmp.Or(k.identity.compare(other.identity), cmp.Compare(k.quantity, other.quantity),
+		k.labels.Compare(&other.labels))
 }
 
 // value is one reading's value and times.

@@ -109,8 +109,12 @@ func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Fami
 		families map[familyID]Family
 		rank     rank // of those without another one
 	}{
-		{deviceFamilies(), rankDevice}, {claimFamilies(), rankClaim}, {recordedFamilies(), rankClaim},
-		{lifecycleFamilies(), rankDevice}, {podFamilies(), rankPod}, {ownFamilies(), rankDevice},
+		{deviceFamilies(), rankDevice},
+		{claimFamilies(), rankClaim},
+		{recordedFamilies(), rankClaim},
+		{lifecycleFamilies(), rankDevice},
+		{podFamilies(), rankPod},
+		{ownFamilies(), rankDevice},
 	} {
 		for id, f := range part.families {
 			f.rank, f.unlimited = cmp.Or(f.rank, part.rank), id >= famUnresolved
@@ -131,26 +135,7 @@ func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Fami
 			all[first+id] = f
 		}
 		add(famDeviceQuantity, quantityFamily("dra_device_", "", spec, deviceLabelNames()), deviceRank(spec))
-		switch spec.Sharing {
-		case driver.Intensive:
-			if spec.SoleLabels != nil {
-				add(famClaimQuantity, soleFamily(spec), rankClaim)
-			}
-		case driver.Witnessed:
-			add(famClaimQuantity, witnessedFamily("dra_claim_", "claim", spec, claimLabelNames()), rankClaim)
-			add(famPodQuantity, witnessedFamily("dra_pod_", "pod", spec, podLabelNames()), rankPod)
-		case driver.Additive:
-			add(famClaimQuantity, attributedFamily("dra_claim_", "The claim's part. ", spec, claimLabelNames()), rankClaim)
-			add(famPodQuantity, attributedFamily("dra_pod_", "The pod's part. ", spec, podLabelNames()), rankPod)
-			if isUnclaimed(q) {
-				add(famUnclaimedQuantity, attributedFamily("dra_pod_unclaimed_", unclaimedHelp, spec, podLabelNames()), rankPod)
-			}
-			add(famUnattributedQuantity, attributedFamily(unattributed,
-				"The unattributed part, which is charged to no claim. ", spec, deviceLabelNames()), rankUnattributed)
-			if spec.Distributed {
-				add(famClaimDistribution, distributionFamily(spec), rankClaim)
-			}
-		}
+		addHeld(add, spec, isUnclaimed(q))
 	}
 	for id := range all {
 		f := &all[id]
@@ -160,6 +145,30 @@ func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Fami
 		f.off = !choices.exports(f)
 	}
 	return &all
+}
+
+// addHeld adds the families of a quantity of claims and pods, and of what is charged to none.
+func addHeld(add func(first familyID, f Family, r rank), spec *driver.Spec, unclaimed bool) {
+	switch spec.Sharing {
+	case driver.Intensive:
+		if spec.SoleLabels != nil {
+			add(famClaimQuantity, soleFamily(spec), rankClaim)
+		}
+	case driver.Witnessed:
+		add(famClaimQuantity, witnessedFamily("dra_claim_", "claim", spec, claimLabelNames()), rankClaim)
+		add(famPodQuantity, witnessedFamily("dra_pod_", "pod", spec, podLabelNames()), rankPod)
+	case driver.Additive:
+		add(famClaimQuantity, attributedFamily("dra_claim_", "The claim's part. ", spec, claimLabelNames()), rankClaim)
+		add(famPodQuantity, attributedFamily("dra_pod_", "The pod's part. ", spec, podLabelNames()), rankPod)
+		if unclaimed {
+			add(famUnclaimedQuantity, attributedFamily("dra_pod_unclaimed_", unclaimedHelp, spec, podLabelNames()), rankPod)
+		}
+		add(famUnattributedQuantity, attributedFamily(unattributed,
+			"The unattributed part, which is charged to no claim. ", spec, deviceLabelNames()), rankUnattributed)
+		if spec.Distributed {
+			add(famClaimDistribution, distributionFamily(spec), rankClaim)
+		}
+	}
 }
 
 // isUnclaimed reports whether pods without a claim have a family of their own of a quantity, which

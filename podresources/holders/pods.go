@@ -200,16 +200,21 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) (held, appe
 	if isNew && !facts.Nominated {
 		e.identify(facts.Pod, facts.UID)
 	}
+	e.signEnd(p, &was, isNew, at)
+	return isNew || p.state != was.state || p.Running != was.Running, isNew || facts.Started && !was.Started
+}
+
+// signEnd notes when a pod ends, or that it had ended before anything was known about it.
+func (e *Evidence) signEnd(p, was *pod, isNew bool, at time.Time) {
 	if !was.state.over() && (p.ends() && !was.ends() || p.state == Ended && !isNew) {
-		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: facts.UID}, e.asked)
+		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: p.UID}, e.asked)
 	}
-	if isNew && !facts.Finished.IsZero() { // it ended before anything was known about it
+	if isNew && !p.Finished.IsZero() {
 		e.changes.add(podresources.Change{
-			At: onClock(facts.Finished, at).Add(roundedDown), Gone: true, PodUID: facts.UID,
+			At: onClock(p.Finished, at).Add(roundedDown), Gone: true, PodUID: p.UID,
 			Doubt: podresources.Doubt{Early: roundedDown},
 		}, e.asked)
 	}
-	return isNew || p.state != was.state || p.Running != was.Running, isNew || facts.Started && !was.Started
 }
 
 // listPod records that an answer lists a pod. A static pod may be started again with the same UID,

@@ -215,12 +215,17 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 			l.cgroup, e.changed = cgroup, true
 		}
 	}
+	e.endGone(states, at)
+	e.changed = e.changed || len(e.listed) != before
+}
+
+// endGone ends the ending pods whose cgroups are gone.
+func (e *Evidence) endGone(states map[string]podresources.CgroupState, at time.Time) {
 	for uid, state := range states {
 		if p := e.pods[uid]; p != nil && p.state == Ending && state == podresources.CgroupGone {
 			e.apply(p, cgroupGone, at)
 		}
 	}
-	e.changed = e.changed || len(e.listed) != before
 }
 
 // unsure returns the UIDs of the pods for which the state of the cgroup decides what they hold.

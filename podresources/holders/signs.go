@@ -117,7 +117,7 @@ func (c *changeTimes) ended(
 
 // ends returns the signs of the end of a pod's hold.
 func (c *changeTimes) ends(a *podresources.Allocation, uid string) []*podresources.Change {
-	return slices.DeleteFunc(c.of(uid, a.CDI, true), func(change *podresources.Change) bool { return !c.within(change.At) })
+	return slices.DeleteFunc(c.of(uid, a.CDI, true), func(of *podresources.Change) bool { return !c.within(of.At) })
 }
 
 // doubtOf returns the possible error of the time of a sign.

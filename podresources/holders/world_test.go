@@ -99,9 +99,9 @@ func (w world) holdings() Holdings {
 	n.others, n.states, n.uids = w.also, w.gone, map[string]string{}
 	for i := range w.listed {
 		for _, h := range w.listed[i].Holders {
-			n.uids[h.Pod.Name] = "uid-" + h.Pod.Name
+			n.uids[h.Name] = "uid-" + h.Name
 			if w.uids != nil {
-				n.uids[h.Pod.Name] = cmp.Or(w.uids[h.Pod], unknownUID)
+				n.uids[h.Name] = cmp.Or(w.uids[h.Pod], unknownUID)
 			}
 		}
 	}

@@ -11,11 +11,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
-	"github.com/google/go-cmp/cmp"
 )
 
 // The errors that the checks must detect: each is made in the recording of an H100.
@@ -36,7 +37,7 @@ func withParts(l look) look {
 			{Quantity: driver.MemoryCapacity, Value: 10 << 30}, {Quantity: driver.MemoryUsed, Value: 1 << 30},
 		},
 	}
-	bytes := func(samples []driver.Sample) []driver.Sample {
+	grown := func(samples []driver.Sample) []driver.Sample {
 		s := samples[0]
 		s.Readings = slices.Clone(s.Readings)
 		for i, r := range s.Readings {
@@ -48,7 +49,7 @@ func withParts(l look) look {
 			driver.Reading{Quantity: driver.FabricState, Labels: driver.Labels{"healthy"}, Value: 1})
 		return append([]driver.Sample{s, part}, samples[1:]...)
 	}
-	l.Before, l.After = bytes(l.Before), bytes(l.After)
+	l.Before, l.After = grown(l.Before), grown(l.After)
 	l.query = regexp.MustCompile(`(?s)<mig_devices>.*?</mig_devices>`).ReplaceAllString(l.query,
 		"<mig_devices><mig_device><gpu_instance_id>7</gpu_instance_id><compute_instance_id>0</compute_instance_id>"+
 			"<fb_memory_usage><total>10240 MiB</total><used>1024 MiB</used></fb_memory_usage></mig_device></mig_devices>")

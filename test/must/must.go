@@ -48,8 +48,8 @@ func Callers() string {
 	for frames, more := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])]), true; more; {
 		var frame runtime.Frame
 		frame, more = frames.Next()
-		if strings.HasPrefix(frame.Function, "github.com/dra-exporter/") && !strings.HasSuffix(frame.File, "/test/must/must.go") &&
-			!strings.HasSuffix(frame.File, "/test/expect/expect.go") {
+		if strings.HasPrefix(frame.Function, "github.com/dra-exporter/") &&
+			!strings.HasSuffix(frame.File, "/test/must/must.go") && !strings.HasSuffix(frame.File, "/test/expect/expect.go") {
 			lines = append(lines, fmt.Sprintf("%s:%d", filepath.Base(frame.File), frame.Line))
 		}
 	}

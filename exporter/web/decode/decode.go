@@ -25,7 +25,8 @@ const (
 
 // Report reads what /api/v1/snapshot serves.
 func Report(r io.Reader, account *Account) (out present.Report, err error) {
-	return out, read(r, maxSize, account, &out)
+	err = read(r, maxSize, account, &out)
+	return out, err
 }
 
 // Incidents reads what /api/v1/incidents serves.

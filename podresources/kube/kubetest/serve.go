@@ -147,7 +147,8 @@ func (s *Server) get(w http.ResponseWriter, in request) {
 }
 
 func (in *request) selects(o *object) bool {
-	return (in.namespace == "" || in.namespace == o.namespace) && in.fields.Matches(o.fields) && in.labels.Matches(o.labels)
+	return (in.namespace == "" || in.namespace == o.namespace) &&
+		in.fields.Matches(o.fields) && in.labels.Matches(o.labels)
 }
 
 // selected returns the selected objects, sorted, and the present version.

@@ -88,14 +88,10 @@ func readDemo(t *testing.T, vendor string) []page {
 	live.StartDemo(t, filepath.Join("..", "..", ".."), address)
 	var out []page
 	for end := time.Now().Add(demoTime); time.Now().Before(end); time.Sleep(2 * time.Second) {
-		response := must.Get(http.Get("http://" + address + "/metrics"))(t)
-		text, err := io.ReadAll(response.Body)
-		if err := response.Body.Close(); err != nil {
-			t.Error(err)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		response, err := http.Get("http://" + address + "/metrics")
+		must.Do(t, err)
+		text := must.Get(io.ReadAll(response.Body))(t)
+		must.Do(t, response.Body.Close())
 		out = append(out, page{"n1", time.Now().Truncate(time.Millisecond), families(t,
 			strings.ReplaceAll(string(text), `vendor="example"`, `vendor="`+vendor+`"`))})
 	}

@@ -63,7 +63,8 @@ func TestRecords(t *testing.T) {
 		fmt.Fprintf(&file, "  - {series: '%s, %s}', values: '%s'}\n", series, target, values)
 	}
 	file.WriteString("  promql_expr_test:\n  - {eval_time: 50m, expr: max by (source) " +
-		"(node:dra_source_duration_seconds:mean), " + `exp_samples: [{labels: '{source="native"}', value: 4.5}, {labels: '{source="classic"}', value: 0.5}]}`)
+		"(node:dra_source_duration_seconds:mean), exp_samples: " +
+		`[{labels: '{source="native"}', value: 4.5}, {labels: '{source="classic"}', value: 0.5}]}`)
 	testRules(t, allGroups(t), file.String())
 }
 

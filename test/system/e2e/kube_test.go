@@ -78,7 +78,6 @@ func TestAPIServer(t *testing.T) {
 		}
 		return server.Usage().Requests == before
 	})
-
 }
 
 // check prints what works, what fails, and why.

@@ -55,7 +55,8 @@ func testTaintRule(t *testing.T, w *world) {
 	const key, value = "example.com/maintenance", "planned"
 	device := fmt.Sprintf("gpu-%d", gpudriver.GPUs-1)
 	n := &namespace{T: t, world: w, name: "maintenance"}
-	undo := n.taint(device, resourceapi.DeviceTaint{Key: key, Value: value, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+	taint := resourceapi.DeviceTaint{Key: key, Value: value, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+	undo := n.taint(device, taint)
 	n.tainted(1, "device", device, "key", key, "value", value, "effect", "NoSchedule")
 	undo()
 	n.tainted(0, "key", key)

@@ -117,18 +117,18 @@ func startWatch(
 		w.owners.Late = l.latest()
 	}
 	var running sync.WaitGroup
-	running.Go(func() { w.run(ctx) })
+	running.Go(func() { w.run(ctx.Done()) })
 	w.stop = func() { cancel(); running.Wait() }
 	t.Cleanup(w.stop)
 	return w
 }
 
-func (w *watch) run(ctx context.Context) {
+func (w *watch) run(stopped <-chan struct{}) {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	for n := 0; ; n++ {
 		select {
-		case <-ctx.Done():
+		case <-stopped:
 			return
 		case <-ticker.C:
 		}

@@ -93,7 +93,10 @@ func (a *asker) find(ctx context.Context, file, only, world string) (map[string]
 		if err != nil {
 			return nil, fmt.Errorf("read answers: %w", err)
 		}
-		return boards, json.Unmarshal(content, &boards)
+		if err := json.Unmarshal(content, &boards); err != nil {
+			return nil, fmt.Errorf("decode answers: %w", err)
+		}
+		return boards, nil
 	}
 	if world != "empty" {
 		if err := a.wait(ctx); err != nil {
