@@ -202,7 +202,7 @@ func (r *reader) samplesOfProcesses(
 ) (samples []nvml.ProcessUtilizationSample, known bool) {
 	const older, newer = "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo"
 	if r.ask(older) {
-		samples, answer := device.GetProcessUtilization(since)
+		samples, answer := samplesSince(device, since)
 		if r.took(older, answer) || kindOf(answer) != unsupported {
 			return samples, kindOf(answer) == answered || kindOf(answer) == nothingNow
 		}
@@ -219,6 +219,23 @@ func (r *reader) samplesOfProcesses(
 		}
 	}
 	return nil, false
+}
+
+// samplesSince reads the samples after a time. go-nvml asks for their number, and then for them. It
+// panics if a process has come meanwhile, since it cuts its memory to the new number: then the
+// samples are read again, or at the next reading.
+func samplesSince(device nvml.Device, since uint64) (samples []nvml.ProcessUtilizationSample, answer nvml.Return) {
+	for range 3 {
+		whole := func() bool {
+			defer func() { _ = recover() }()
+			samples, answer = device.GetProcessUtilization(since)
+			return true
+		}
+		if whole() {
+			return samples, answer
+		}
+	}
+	return nil, nvml.ERROR_NOT_FOUND // as without a newer sample
 }
 
 // report sorts the processes by PID.

@@ -165,3 +165,26 @@ func uses(s driver.Sample) map[string]float64 {
 	}
 	return out
 }
+
+// growing is a GPU on which a process comes while its samples are read, as go-nvml reads them: some
+// times before they can be read.
+type growing struct {
+	nvml.Device
+	times int
+}
+
+func (g *growing) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+	samples, number := make([]nvml.ProcessUtilizationSample, 1), 1
+	if g.times--; g.times >= 0 {
+		number = 2
+	}
+	return samples[:number], nvml.SUCCESS
+}
+
+// A process that comes while samples are read costs no reading of the GPU.
+func TestProcessComesDuringRead(t *testing.T) {
+	samples, answer := samplesSince(&growing{times: 2}, 0)
+	expect.That(t, len(samples) == 1 && answer == nvml.SUCCESS, "%v, %v", samples, answer)
+	samples, answer = samplesSince(&growing{times: 9}, 0)
+	expect.That(t, samples == nil && kindOf(answer) == nothingNow, "always: %v, %v", samples, answer)
+}
