@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -104,7 +103,7 @@ func preparedSpans(t *testing.T, c *cluster.Cluster, claim types.UID) []standsti
 func startWatch(
 	t *testing.T, c *cluster.Cluster, r *running, o *ownership, stood, waited func() []standstill.Span,
 ) *watch {
-	ctx, cancel := context.WithCancel(context.Background())
+	stopped := make(chan struct{})
 	w := &watch{
 		exporter: r, world: o, guards: map[*guard]struct{}{},
 		owners: invariant.Ownership{
@@ -117,8 +116,8 @@ func startWatch(
 		w.owners.Late = l.latest()
 	}
 	var running sync.WaitGroup
-	running.Go(func() { w.run(ctx.Done()) })
-	w.stop = func() { cancel(); running.Wait() }
+	running.Go(func() { w.run(stopped) })
+	w.stop = sync.OnceFunc(func() { close(stopped); running.Wait() })
 	t.Cleanup(w.stop)
 	return w
 }
