@@ -90,12 +90,11 @@ type offered struct {
 	pci      string // PCI address of the GPU of a MIG device
 }
 
-// The memory of an offer, of a counter, and of a device without its strings and lists, which take
-// less than half of its JSON, in bytes. They include the entry in an inventory.
+// Upper bounds of the memory of an offer and of a device without their strings and lists, in bytes.
+// They include the entry in an inventory.
 const (
-	offerSize   = 384
-	counterSize = 128
-	deviceSize  = 1024
+	offerSize  = 384
+	deviceSize = 1024
 )
 
 // OfferTo returns the offer of the slice to a node. Devices are omitted and counted in rejected if
@@ -114,10 +113,7 @@ func (s *Slice) OfferTo(node Node, room int, rejected driver.Rejections) Offer {
 		return o
 	}
 	for _, set := range spec.SharedCounters {
-		if size := counterSize * (1 + len(set.Counters)); size <= room-o.size {
-			o.size += size
-			o.counters = append(o.counters, newCounters(spec.Driver, set.Name, set.Counters, rejected))
-		}
+		o.offerCounters(newCounters(spec.Driver, set.Name, set.Counters, rejected), room)
 	}
 	for i, raw := range spec.Devices {
 		d, ok := decodeDevice(spec.Driver, raw, rejected)
@@ -128,7 +124,7 @@ func (s *Slice) OfferTo(node Node, room int, rejected driver.Rejections) Offer {
 		device := newOffered(&d, rejected)
 		device.entry.Local, device.entry.ManyNodes = nodes.name != "", nodes.many() || perDevice && own.many()
 		device.entry.Socketless = spec.socketless()
-		size := deviceSize + len(raw)/2 + 8*len(device.entry.CPUs)
+		size := deviceSize + len(d.Name) + sizeOf(&device.entry) + sizeOfCounters(device.consumes)
 		if size > room-o.size {
 			rejected.Add(driver.ReasonTooManyDevices, len(spec.Devices)-i)
 			break
@@ -144,6 +140,14 @@ func (s *Slice) OfferTo(node Node, room int, rejected driver.Rejections) Offer {
 func (s *slice) socketless() bool {
 	return slices.Contains(s.SkipNodeOperations, resourcev1.SkipNodeOperationAll) ||
 		slices.Contains(s.SkipNodeOperations, resourcev1.SkipNodeOperationNodePrepareResources)
+}
+
+// offerCounters adds a counter set if there is room.
+func (o *Offer) offerCounters(set counters, room int) {
+	if size := sizeOfCounters([]counters{set}); size <= room-o.size {
+		o.size += size
+		o.counters = append(o.counters, set)
+	}
 }
 
 // newOffered returns the parts of a device that are kept. Amounts that are none are omitted and
@@ -203,8 +207,48 @@ func (d *device) policies(rejected driver.Rejections) []driver.RequestPolicy {
 	return out
 }
 
-// Size returns about the memory of the offer, in bytes.
+// Size returns an upper bound of the memory of the offer, in bytes.
 func (o *Offer) Size() int { return o.size }
+
+// sizeOf returns the size of an entry's strings and lists, in bytes.
+func sizeOf(e *driver.Entry) int {
+	h := &e.Hardware
+	size := len(h.CPUs) * 8
+	for _, text := range [...]string{
+		h.UUID, h.PCI, h.Parent, h.Placement, h.Instance, h.NetDev, h.RDMADev, h.Index, h.Vendor, h.Model,
+		h.Profile, h.Serial, h.FirmwareVersion, h.DriverVersion, h.CUDAVersion, h.NUMANode,
+		h.PCIeRoot,
+	} {
+		size += len(text)
+	}
+	for _, path := range h.DeviceNodes {
+		size += 16 + len(path)
+	}
+	size += sizeOfAmounts(e.Capacity)
+	for _, p := range e.Policies {
+		size += 64 + len(p.Resource) + 8*len(p.Values)
+	}
+	for _, t := range e.Taints {
+		size += 64 + len(t.Key) + len(t.Value) + len(t.Effect)
+	}
+	return size
+}
+
+func sizeOfAmounts(amounts []driver.Amount) int {
+	size := 24 * len(amounts)
+	for _, a := range amounts {
+		size += len(a.Resource)
+	}
+	return size
+}
+
+func sizeOfCounters(sets []counters) int {
+	size := 0
+	for _, c := range sets {
+		size += 64 + len(c.set) + sizeOfAmounts(c.amounts)
+	}
+	return size
+}
 
 // decodeDevice decodes a device of the driver. If it is malformed, it counts it in rejected and
 // returns false.

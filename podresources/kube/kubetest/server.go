@@ -14,7 +14,6 @@ import (
 	"sync"
 	"testing"
 
-	"google.golang.org/grpc/test/bufconn"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -111,7 +110,7 @@ func New(tb testing.TB) (s *Server, kubeconfig string) {
 
 // NewInMemory starts a server that only [Server.Dial] reaches, for tests within a synctest bubble.
 func NewInMemory() *Server {
-	return start(bufconn.Listen(1 << 16))
+	return start(&pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})})
 }
 
 func start(listener net.Listener) *Server {
@@ -129,8 +128,8 @@ func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
 
 // Dial connects to the server.
 func (s *Server) Dial(ctx context.Context, network, address string) (net.Conn, error) {
-	if l, ok := s.listener.(*bufconn.Listener); ok {
-		return l.DialContext(ctx)
+	if l, ok := s.listener.(*pipeListener); ok {
+		return l.dial(ctx)
 	}
 	return (&net.Dialer{}).DialContext(ctx, network, address)
 }
