@@ -201,8 +201,8 @@ func TestHeapOfLargeNode(t *testing.T) {
 	if testmain.RaceEnabled {
 		t.Skip("the race detector has memory of its own")
 	}
-	// 20.7 and 6.3 MiB are measured: 0.4 MiB are charts of incidents, which are made in the tick, and 0.4
-	// MiB the rows of the holders, which are others than those of the answer also without an API server.
+	// 20.7 and 6.3 MiB are measured: 0.4 MiB are charts of incidents, which are made in the tick, and
+	// 0.4 MiB rows of holders, which are others than the answer's also without an API server.
 	devices, pods, limit, recent := 64, 500, uint64(20<<20+768<<10), uint64(8<<20)
 	if testing.Short() {
 		devices, pods, limit, recent = 8, 60, 3<<20, 1<<20 // 2.5 and 0.8 MiB are measured
