@@ -21,9 +21,10 @@ const (
 	staleAfter   = 15 * time.Second       // the age from which an answer is shown with its time
 	firstAnswers = 600 * time.Millisecond // how long a request for the page waits for the answers
 
-	// A node is asked promptly, unless it has not answered in that time: then it is asked with more
-	// time, but less often, and takes no place of the others. It gives its place up earlier.
+	// A node is asked promptly, unless it has not answered in that time twice: then it is asked with
+	// more time, but less often, and takes no place of the others. It gives its place up earlier.
 	promptTimeout = 1500 * time.Millisecond
+	promptTries   = 2
 	promptPlaces  = 128
 	placeTimeout  = 200 * time.Millisecond
 	slowPlaces    = 64
@@ -52,13 +53,13 @@ type state struct {
 
 // pause is the time between two requests.
 func (s *state) pause() time.Duration {
-	switch s.hung {
-	case 0:
+	switch {
+	case s.hung == 0:
 		return askedEach
-	case 1: // it has not yet had the longer time
+	case s.hung <= promptTries: // it has not yet had the longer time
 		return 0
 	default:
-		return min(longestPause, askedEach<<min(s.hung-1, 3))
+		return min(longestPause, askedEach<<min(2*(s.hung-promptTries)-1, 3))
 	}
 }
 
@@ -121,7 +122,7 @@ func (f *fleet) renew(ctx context.Context) {
 	var prompt sync.WaitGroup
 	places := make(chan struct{}, promptPlaces)
 	for _, s := range f.due(addresses, err) {
-		if s.hung == 0 {
+		if s.hung < promptTries {
 			places <- struct{}{}
 			free := sync.OnceFunc(func() { <-places })
 			prompt.Go(func() {
@@ -226,7 +227,7 @@ func (f *fleet) renewNode(ctx context.Context, before *state, address string, ti
 			s.at, s.stale, s.err = f.now(), false, nil
 		case isSilence(err):
 			// A node that did not answer promptly has not failed: it gets more time first.
-			if s.hung = now.hung + 1; s.hung > 1 {
+			if s.hung = now.hung + 1; s.hung > promptTries {
 				s.err = err
 			}
 		default:

@@ -107,6 +107,28 @@ func TestHangingNodes(t *testing.T) {
 	})
 }
 
+// A node that is late once, as on a busy machine, is asked again before those that hang, not among
+// them.
+func TestLateOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const hanging, late = 500, "n999"
+		f, a := newFleet(1000, hanging)
+		a.hangs[late] = true
+		_, _, _ = f.look(t.Context())
+		time.Sleep(5 * time.Second)
+		a.mu.Lock()
+		a.hangs[late] = false
+		a.mu.Unlock()
+		_, _, _ = f.look(t.Context())
+		time.Sleep(5 * time.Second)
+		found, _, _ := f.look(t.Context())
+		for _, s := range found {
+			expect.That(t, s.node != late || s.err == nil, "%s: %v", s.node, s.err)
+		}
+		time.Sleep(askTimeout)
+	})
+}
+
 // What a node has said stays while it is not asked, with its time.
 func TestOldAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -122,6 +144,8 @@ func TestOldAnswers(t *testing.T) {
 		row, _ := newRow(found[0], &view{all: true})
 		expect.That(t, row.AsOf == at && row.Trouble == "" && len(row.Devices) == 1 && after != before,
 			"an old answer: %+v, change %d, %d; want as of %s", row, before, after, at)
+		time.Sleep(5 * time.Second)
+		_, _, _ = f.look(t.Context()) // promptly once more
 		time.Sleep(5 * time.Second)
 		_, _, _ = f.look(t.Context()) // with more time
 		time.Sleep(5 * time.Second)

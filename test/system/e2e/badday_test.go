@@ -34,8 +34,7 @@ const (
 
 // Nodes that hang cost no other node: healthy nodes are shown at once, are never said to be dead,
 // and are asked as often as without them. Nodes that hang are asked less often. Without any, what
-// reading all nodes takes is printed. A healthy node that does not answer within 1.5 s, as on a
-// busy machine, has its next turn among those that hang: 64 places of 4 s for 500 nodes take 32 s.
+// reading all nodes takes is printed.
 func TestHangingNodes(t *testing.T) {
 	for _, hanging := range []int{0, *labNodes * 15 / 100, *labNodes / 2} {
 		t.Run(fmt.Sprint(hanging), func(t *testing.T) {
@@ -55,9 +54,8 @@ func TestHangingNodes(t *testing.T) {
 					oldest, missing = max(oldest, seen.oldest), seen.missing
 				}
 			}
-			expect.That(t, oldest <= maxAge && (missing == 0 || l.busy()),
+			expect.That(t, oldest <= maxAge && missing <= 0,
 				"the oldest answer of a healthy node is of %v ago, want %v; %d are missing", oldest, maxAge, missing)
-			l.gateway.eventually("all healthy nodes are shown", func() bool { return l.look().missing == 0 })
 			l.mu.Lock()
 			most := 0
 			for i := range l.manners {

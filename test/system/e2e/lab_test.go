@@ -39,11 +39,9 @@ type lab struct {
 	port    string
 	api     *kubetest.Server
 	gateway *program
-	begun   time.Time
-	// when the machine stood still, and when programs waited for a processor
-	stood, waits func() []standstill.Span
-	closing      chan struct{} // closed when the lab ends
-	lies         string        // what nodes that lie answer to all; "": see lie
+	stood   func() []standstill.Span // when the machine stood still
+	closing chan struct{}            // closed when the lab ends
+	lies    string                   // what nodes that lie answer to all; "": see lie
 
 	mu       sync.Mutex
 	manners  map[int]manner    // of the nodes that are not honest
@@ -84,12 +82,9 @@ func newLab(t *testing.T, nodes int, manners map[int]manner, flags ...string) *l
 	}
 	_, l.port, _ = net.SplitHostPort(listener.Addr().String())
 	exporters(api, l.port, endpoints)
-	var stop, stopWaits func()
+	var stop func()
 	l.stood, stop = standstill.Watch()
-	l.waits, stopWaits = standstill.WatchPressure()
 	t.Cleanup(stop)
-	t.Cleanup(stopWaits)
-	l.begun = time.Now()
 	l.gateway = gateway(t, kubeconfig, flags...)
 	return l
 }
@@ -255,12 +250,6 @@ var troubled = regexp.MustCompile(`data-node="([^"]+)"><td>[^\n]*?<div class="ba
 
 // lastClaim finds the last claims of nodes.
 var lastClaim = regexp.MustCompile(`/train-(\d+)-7<`)
-
-// busy reports whether programs have waited for a processor for most of the lab's time.
-func (l *lab) busy() bool {
-	span := standstill.Span{From: l.begun, To: time.Now()}
-	return span.Overlap(l.waits()) > span.To.Sub(span.From)/2
-}
 
 // look requests the page. Times in which the machine stood still do not count.
 func (l *lab) look() look {
