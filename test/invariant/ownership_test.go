@@ -332,68 +332,6 @@ func TestOwnershipEnded(t *testing.T) {
 	}
 }
 
-// The API server is away for ten seconds. Its answers before and after hold for all of that time.
-// If a pod is gone when it is back, the time of its end is unknown.
-func TestOwnershipWhileTheServerIsAway(t *testing.T) {
-	for name, tt := range map[string]struct {
-		gone   bool       // the pod, when the server is back
-		held   [2]float64 // in truth
-		row    int        // the row exists until this second
-		misses bool       // that is wrong
-	}{
-		"it stays, and its row": {row: 40, held: [2]float64{39, 39}},
-		"it stays, its row not": {row: 15, held: [2]float64{39, 39}, misses: true},
-		"both go":               {gone: true, row: 15, held: [2]float64{9, 23}},
-		"the row goes last":     {gone: true, row: 20, held: [2]float64{9, 23}},
-		"the row goes first":    {gone: true, row: 5, held: [2]float64{9, 23}, misses: true},
-		"the row is left":       {gone: true, row: 40, held: [2]float64{9, 23}, misses: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			o := Ownership{Truth: NewTruth("node1")}
-			wrong := play(&o, 40, func(s int) world {
-				w := running(s < tt.row)
-				switch {
-				case s >= 10 && s < 20:
-					w.claim = nil
-				case s >= 20 && tt.gone:
-					w.pod = nil
-				}
-				return w
-			})
-			expect.That(t, wrong != "" == tt.misses, "wrong: %v", wrong)
-			if got := o.Seconds(&present.Report{}); got.Least != tt.held[0] || got.Most != tt.held[1] {
-				t.Errorf("held for %v to %v s, want %v", got.Least, got.Most, tt.held)
-			}
-		})
-	}
-}
-
-// A claim that is first observed at second 14 may have been held since the request of the
-// observation before. The state before the first observation is unknown.
-func TestOwnershipObservedLate(t *testing.T) {
-	for last, want := range map[int]Sums{ // of the observations before
-		10: {Least: 25.5, Most: 30.5},
-		13: {Least: 25.5, Most: 27.5},
-		-1: {Least: 25.5, Most: 26},
-	} {
-		o := Ownership{Truth: NewTruth("node1")}
-		for second := range 41 {
-			if second > last && second < 14 {
-				continue
-			}
-			var pods []*corev1.Pod
-			if second >= 14 {
-				pods = append(pods, pod("a"))
-			}
-			at := time.Unix(1e9+int64(second), 0)
-			o.Truth.Observe(at.Add(-time.Second/2), at, pods, []*resourceapi.ResourceClaim{claim("a")})
-		}
-		got := o.Seconds(&present.Report{})
-		expect.That(t, got.Least == want.Least && got.Most == want.Most,
-			"last observed at second %d: held for %v to %v s, want %v to %v", last, got.Least, got.Most, want.Least, want.Most)
-	}
-}
-
 // A claim has a device for each of two requests. The pod that names the first one ends at second
 // 10, the one that names the second at second 20.
 func TestLastUse(t *testing.T) {
