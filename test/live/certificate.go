@@ -16,8 +16,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// Certificate writes cert.pem and key.pem, self-signed for a server at 127.0.0.1 and with some names,
-// into a folder, and returns a pool that trusts it.
+// Certificate writes cert.pem and key.pem, self-signed for a server at 127.0.0.1 and with some
+// names, into a folder, and returns a pool that trusts it.
 func Certificate(t testing.TB, folder string, names ...string) *x509.CertPool {
 	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{

@@ -108,8 +108,8 @@ func (m *Machine) SetLoad(device, workload string, load Profile, at time.Time) e
 }
 
 // change begins a new epoch of the device with the holds that edit returns. edit gets a copy of the
-// present holds, and the index of the workload in it. There must be one if it holds the device, else
-// none.
+// present holds, and the index of the workload in it. There must be one if it holds the device,
+// else none.
 func (m *Machine) change(device, workload string, holding bool, at time.Time, edit func([]hold, int) []hold) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -145,26 +145,6 @@ func TestHang(t *testing.T) {
 	}
 }
 
-// TestTruthOfPartitions checks the energy of a GPU with four partitions, of which one is busy and
-// one idle.
-func TestTruthOfPartitions(t *testing.T) {
-	m := New(start(), 1, Partitioned(GPU("gpu.example.com", "gpu-0", 1), 4)...)
-	for name, load := range map[string]float64{"0": 0.8, "1": 0} {
-		w := Workload{Name: name, Weight: 1, Load: Constant(load)}
-		must.Do(t, m.Begin("gpu-0-partition-"+name, w, start()))
-	}
-	end := start().Add(10 * time.Second)
-	idle, busy := 70.*10/4, 630*0.8*10/4
-	for what, joules := range map[string][2]float64{
-		"the busy one":  {m.TruthOn("gpu-0-partition-0", "0", end).Joules, idle + busy},
-		"the idle one":  {m.TruthOn("gpu-0-partition-1", "1", end).Joules, idle},
-		"the GPU":       {m.Total("gpu-0", end).Joules, 4*idle + busy},
-		"a partition's": {m.Total("gpu-0-partition-0", end).Joules, 0},
-	} {
-		expect.That(t, near(joules[0], joules[1]), "%s: %v J, want %v", what, joules[0], joules[1])
-	}
-}
-
 // TestRefresh: readings are constant between two refreshes, and are those of the time of the
 // refresh.
 func TestRefresh(t *testing.T) {
@@ -187,24 +167,4 @@ func TestRefresh(t *testing.T) {
 	}
 	now = start().Add(time.Minute)
 	expect.Equal(t, "renewed", sample(exact), sample(slow))
-}
-
-// A throttled device loses a part of its clock with its load. A device may leave its tensor cores
-// idle. By hand, at a load of 0.5 between 345 and 1980 MHz.
-func TestSlowed(t *testing.T) {
-	slow := GPU("gpu.example.com", "gpu-0", 1)
-	slow.Slowed, slow.TensorPart, slow.ThrottledShare = 0.4, 0.1, 0.5
-	m := New(start(), 1, slow)
-	must.Do(t, m.Begin("gpu-0", Workload{Name: "w", Weight: 1, Load: Constant(0.5)}, start()))
-	samples, err := NewSource(m, Options{Now: func() time.Time { return start().Add(time.Minute) }}).Sample(t.Context())
-	must.Do(t, err)
-	want := map[driver.Quantity]float64{
-		driver.Clock: 1162.5e6 * 0.8, driver.ClockMax: 1980e6, driver.ThrottledSeconds: 15, driver.EngineUtilization: 0.05,
-	}
-	for _, r := range samples[0].Readings {
-		if w, asked := want[r.Quantity]; asked && (r.Quantity != driver.EngineUtilization || r.Labels[0] == "tensor") &&
-			math.Abs(r.Value-w) > 1e-6*w {
-			t.Errorf("%v is %v, want %v", r.Quantity, r.Value, w)
-		}
-	}
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/node"
-	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -160,22 +159,4 @@ func checkInventory(t *testing.T, n *Node, devices driver.Inventory) {
 		devices[driver.ID{Driver: GPUDriver, Pool: Name, Device: "gpu-6"}]
 	expect.That(t, part.Kind == driver.KindPartition && part.Parent == parent.UUID && part.UUID == "",
 		"partition %+v of %+v", part, parent)
-}
-
-// TestSharedDevice checks that a claim's share of a device is proportional to its capacity,
-// independent of the number of pods.
-func TestSharedDevice(t *testing.T) {
-	clock := newClock()
-	n := newNode(t, Options{Now: clock.read})
-	both := share("20Gi", sim.Constant(1), 0, "gpu-7")
-	both.Object = "both"
-	for name, claim := range map[string]ClaimSpec{"a": both, "b": both, "c": share("60Gi", sim.Constant(1), 0, "gpu-7")} {
-		must.Do(t, n.StartPod(PodSpec{Namespace: "ns", Name: name, Claims: []ClaimSpec{claim}}))
-	}
-	clock.now = clock.now.Add(8 * time.Second)
-	got := map[string]float64{}
-	for _, u := range n.Uses(clock.now) {
-		got[u.Pod.Name] = u.Truth.ShareSeconds
-	}
-	expect.Equal(t, "", map[string]float64{"a": 1, "b": 1, "c": 6}, got)
 }
