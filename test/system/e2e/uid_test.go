@@ -94,6 +94,6 @@ func TestXIDsBetweenReadings(t *testing.T) {
 		p.scrape().want(1, "dra_pod_errors_total", "pod", "first-"+device, "code", "79")
 	}
 	p.scrape().want(number, "dra_exporter_incidents_total", "kind", "xid")
-	expect.Is(t, strings.Count(p.Log(), "msg=incident "), number, "lines of the log about incidents")
+	expect.Is(t, strings.Count(p.Log(), " kind=xid code=79 of="), number, "lines of the log about XIDs")
 	t.Logf("of %d XIDs %d hit their victims for sure", number, sure)
 }
