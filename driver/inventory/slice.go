@@ -97,8 +97,8 @@ const (
 	deviceSize = 1024
 )
 
-// OfferTo returns the offer of the slice to a node ("": to any). Devices are omitted and counted in rejected if
-// they are malformed, if labels of the node decide whether they are available
+// OfferTo returns the offer of the slice to a node ("": to any). Devices are omitted and counted in
+// rejected if they are malformed, if labels of the node decide whether they are available
 // (ReasonNodeSelector), and if they would make the offer larger than room bytes
 // (ReasonTooManyDevices).
 func (s *Slice) OfferTo(node string, room int, rejected driver.Rejections) Offer {
