@@ -197,7 +197,8 @@ func testOutage(t *testing.T, outage time.Duration) {
 		must.Do(t, os.Mkdir(path, 0o700))
 		time.Sleep(2 * lastRetry)
 		got := load(f)
-		if len(got) != maxQueue+1 || got[0] != "000 " || got[1] != "003 " || lost[driver.ReasonTooMany] != 2 || len(lost) != 1 {
+		dropped := lost[driver.ReasonTooMany]
+		if len(got) != maxQueue+1 || got[0] != "000 " || got[1] != "003 " || dropped != 2 || len(lost) != 1 {
 			t.Errorf("%d documents are written, lost %v, want the first and the last %d", len(got), lost, maxQueue)
 		}
 		cancel()

@@ -62,4 +62,4 @@ func (l *Ledger) AppendUnmarked(b []byte, clock func(time.Time) int64) []byte {
 }
 
 // Timeline returns who held which device when.
-func (l *Ledger) Timeline() *timeline.Timeline { return l.timeline }
+func (l *Ledger) Timeline() timeline.Timeline { return l.timeline }

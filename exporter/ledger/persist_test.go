@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -142,6 +143,26 @@ func TestChangesAddUp(t *testing.T) {
 			exportertest.SameText(t, exportertest.Text(t, exportertest.Whole(a)), exportertest.Text(t, exportertest.Whole(b)))
 		}
 	})
+}
+
+// Restore returns if accounts follow each other in a circle: it takes each account once, and an error
+// is returned if one is left.
+func TestCircleOfAccounts(t *testing.T) {
+	for last, malformed := range map[bool]bool{false: true, true: false} { // whether a further one follows them
+		var w saved.Writer
+		var device, one, other, third saved.Object
+		w.Begin(nil, true)
+		w.Put(saved.KindDevice, &device, &saved.Device{Name: "gpu-0", Born: 1})
+		w.Put(saved.KindAccount, &one, &saved.Account{Device: w.Number(&device), Earlier: w.Number(&other)})
+		w.Put(saved.KindAccount, &other, &saved.Account{Device: w.Number(&device), Earlier: w.Number(&one)})
+		if last {
+			w.Put(saved.KindAccount, &third, &saved.Account{Device: w.Number(&device), Earlier: w.Number(&one)})
+		}
+		now := time.Unix(1000, 0)
+		k := ledger.Kept{State: w.End(), Clock: timeOf, Time: now, Continues: true}
+		err := ledger.New(exportertest.LedgerConfig()).Restore(k, now)
+		expect.That(t, (err != nil) == malformed, "followed by a third one: %v, restored with %v", last, err)
+	}
 }
 
 // No content of a state makes a ledger panic.

@@ -95,11 +95,12 @@ func New(c Config) *Store {
 	s := &Store{Config: c, write: &write{}, whole: true, quick: true, wait: maxWait}
 	s.log.config = &s.Config
 	s.calls = driver.Worker[int]{Operation: "write state", Deadline: callDeadline, Report: s.wrote}
-	s.syncs = driver.Worker[struct{}]{Operation: "sync state", Deadline: syncEvery, Report: func(o driver.Outcome[struct{}]) {
+	synced := func(o driver.Outcome[struct{}]) {
 		if o.Err != nil {
 			s.Report(o.Took, o.Err)
 		}
-	}}
+	}
+	s.syncs = driver.Worker[struct{}]{Operation: "sync state", Deadline: syncEvery, Report: synced}
 	return s
 }
 
