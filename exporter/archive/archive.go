@@ -35,7 +35,7 @@ const (
 	maxBytes = 8 << 20
 	// maxDocument is the largest size of an uncompressed document, in bytes.
 	maxDocument = 8 << 20
-	// maxQueue limits the documents that wait for the one that is being written. The oldest are dropped.
+	// maxQueue limits the documents that wait while one is being written. The oldest are dropped.
 	maxQueue = 64
 )
 
