@@ -75,7 +75,7 @@ image: ## build the container image IMAGE=name with docker, podman or buildah, t
 	"$$engine" build --build-arg VERSION='$(VERSION)' --build-arg REVISION='$(REVISION)' --build-arg BUILD_DATE='$(BUILD_DATE)' -t '$(IMAGE):$(image_tag)' .
 
 .PHONY: image-tar
-image-tar: build ## build the same image without container engine and registry, as an OCI layout: bin/image.tar
+image-tar: build ## build the same image without container engine and registry, as docker save writes it: bin/image.tar
 	@cd deployments
 	go run ./image/tar -program='$(CURDIR)/$(program)' -out='$(CURDIR)/bin/image.tar' -name='$(IMAGE):$(image_tag)' -version='$(VERSION)' \
 		-revision='$(REVISION)' -created='$(call git,log -1 --format=%ct)'

@@ -35,6 +35,7 @@ func startWatch(t *testing.T, tree cgroupTree, notify *fsnotify.Watcher) watched
 	t.Helper()
 	w := watched{t: t, notify: notify, cgroups: NewCgroups(tree.sysfs, time.Now), changes: make(chan Change, 4096)}
 	watch := newCgroupWatch(w.cgroups, notify, func(c Change) { w.changes <- c })
+	watch.present = watch.scan()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- watch.run(ctx) }()
@@ -182,6 +183,7 @@ func TestWatchKernelOverflow(t *testing.T) {
 		<-release
 		seen <- c
 	})
+	watch.present = watch.scan()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = watch.run(ctx) })

@@ -94,9 +94,12 @@ func exporterLives() []Panel {
 			`or histogram_quantile(` + q + `, sum by (driver, le) (max by (<node>, driver, le) (` + family +
 			`_bucket{<of nodes>}))) >= 0`
 	}
-	total := func(family string) string {
-		return `sum by (driver) (max by (<node>, driver) (histogram_count(` + family + `{<of nodes>}))) ` +
-			`or sum by (driver) (max by (<node>, driver) (` + family + `_count{<of nodes>}))`
+	mean := func(family string) string {
+		of := func(part string) string {
+			return `sum by (driver) (max by (<node>, driver) (` + family + part + `{<of nodes>}))`
+		}
+		return `histogram_avg(sum by (driver) (avg by (<node>, driver) (` + family + `{<of nodes>}))) or ` +
+			of("_sum") + ` / ` + of("_count") + ` >= 0`
 	}
 	const (
 		preparation   = "dra_claim_preparation_seconds"
@@ -104,13 +107,13 @@ func exporterLives() []Panel {
 	)
 	return []Panel{
 		orEmpty("where no claim was created in the time shown",
-			ranked("Prepared", 0, "Claims until they are prepared, and until they are active", "How long the claims of a "+
+			ranked("Wait, mean", 0, "Claims until they are prepared, and until they are active", "How long the claims of a "+
 				"driver waited until they were prepared, and from then until their use was first above the idle thresholds: "+
 				"how long pods wait for drivers, and how long jobs take until they compute. Of all claims since each "+
 				"exporter, or its state folder, was new.", "no claim was prepared", 24, 7,
-				columnOf("Prepared", "none", total(preparation)), columnOf("Wait, median", "s", quantile("0.5", preparation)),
+				columnOf("Wait, mean", "s", mean(preparation)), columnOf("Wait, median", "s", quantile("0.5", preparation)),
 				columnOf("Wait, p95", "s", quantile("0.95", preparation)),
-				columnOf("Became active", "none", total(firstActivity)),
+				columnOf("Until active, mean", "s", mean(firstActivity)),
 				columnOf("Until active, median", "s", quantile("0.5", firstActivity)),
 				columnOf("Until active, p95", "s", quantile("0.95", firstActivity)))),
 	}

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -164,32 +163,6 @@ func TestReadBeforeAllocated(t *testing.T) {
 		wanted(held)
 		if facts := c.book.known()[claim]; len(facts.Results) != 1 || !facts.Results[0].Admin {
 			t.Errorf("0.1 s later it has %+v", facts.Results)
-		}
-	})
-}
-
-// Claims that are old when the program starts are read half as often at first as new ones, until
-// their pods change.
-func TestOldClaims(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t)
-		held := c.putClaims("old", 50)
-		for i := range held {
-			c.Put(kubetest.Claims, bytes.Replace(claimJSON(held[i].Claim.Name, held[i].Device.Device), []byte(`"uid"`),
-				fmt.Appendf(nil, `"creationTimestamp":%q,"uid"`, time.Now().Add(-time.Hour).Format(time.RFC3339)), 1))
-		}
-		c.running.Go(func() { c.node.FollowClaims(t.Context()) })
-		gets := func(d time.Duration) int {
-			before := c.Usage().Gets
-			c.wantFor(d, held)
-			return c.Usage().Gets - before
-		}
-		if at, after := gets(55*time.Second), gets(4*time.Minute); at != 50 || after != 100 { // after 0, 80, 240 s
-			t.Errorf("%d gets in the first minute and %d in the next four, of 50 claims", at, after)
-		}
-		held[0].Holders[0].Name = "another"
-		if n := gets(40 * time.Second); n < 3 || n > 4 { // after 0, 5, 15, 35 s
-			t.Errorf("%d gets after a change of the pods of one", n)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 )
@@ -181,7 +182,7 @@ func TestCheckTaintRules(t *testing.T) {
 				}
 				return kubetest.None
 			})
-			got := c.node.checkTaintRules(t.Context())
+			got := c.node.Check(t.Context(), func() holders.Wanted { return holders.Wanted{} })[3]
 			expect.That(t, strings.HasPrefix(got.Text, tc.want) && reasonOf(got.Err) == tc.err, "%+v: %+v", tc, got)
 		}
 	})

@@ -200,18 +200,6 @@ func deviceStories() []story {
 			checks: []check{{29, nil}, {38, []string{"DRAClusterDeviceOvercommitted device=fabric-0"}}, {75, nil}},
 		},
 		{
-			name: "memory full, shared and alone",
-			series: []series{
-				{
-					"dra_device_allocations", deviceLabels("gpu-0"),
-					func(m int) (float64, bool) { v, _ := during(30, 60)(m); return 1 + v, true },
-				},
-				{"dra_device_memory_used_bytes", deviceLabels("gpu-0"), always(79)},
-				{"dra_device_memory_capacity_bytes", deviceLabels("gpu-0"), always(80)},
-			},
-			checks: []check{{29, nil}, {36, []string{"DRASharedDeviceMemoryFull device=gpu-0"}}, {75, nil}},
-		},
-		{
 			name: "conditions",
 			series: []series{
 				condition("Ready", "False", during(30, 60)), condition("Ready", "True", always(1)),

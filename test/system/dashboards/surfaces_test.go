@@ -146,7 +146,7 @@ func idleAlerts(t *testing.T, e *engine, at time.Time) []string {
 	for _, g := range allGroups(t) {
 		for i := range g.Rules {
 			r := &g.Rules[i]
-			if !slices.Contains([]string{"DRAClaimIdle", "DRAClaimIdleMemoryHeld", "DRAClaimNetworkQuiet"}, r.Alert) {
+			if !slices.Contains([]string{"DRAClaimIdle", "DRAClaimIdleMemoryHeld"}, r.Alert) {
 				continue
 			}
 			vector := must.Get(e.query(r.Expr, at))(t)

@@ -361,9 +361,11 @@ func generateRules(t *testing.T) (tree string) {
 	t.Helper()
 	tree = t.TempDir()
 	out := filepath.Join(tree, "dashboards", "out")
-	generate := exec.CommandContext(t.Context(), "go", "run", "./generate", "-out="+out,
-		"-interval=4s", "-idle.interval=4s", "-rate.window=16s", "-idle.window=20s", "-idle.held=0.5", "-idle.for=4s",
-		"-error.window=20s", "-for=4s", "-keep-firing=8s", "-price=.*H100.*=3")
+	values := filepath.Join(tree, "values.yaml")
+	must.Do(t, os.WriteFile(values, []byte(`prometheusRule:
+  {interval: 4s, rateWindow: 16s, idle: {interval: 4s, window: 20s, held: 0.5, for: 4s}, errorWindow: 20s, for: 4s,
+  keepFiringFor: 8s, prices: [{models: .*H100.*, perHour: 3}]}`), 0o600))
+	generate := exec.CommandContext(t.Context(), "go", "run", "./generate", "-out="+out, "-values="+values)
 	generate.Dir = "../../../dashboards"
 	if said, err := generate.CombinedOutput(); err != nil {
 		t.Fatalf("generate rules: %v\n%s", err, said)
