@@ -1,9 +1,9 @@
 // Package image builds the container image of dra-exporter without a container engine and without a
-// registry. The image contains the program, the C library that it links, and certificates. The
-// package writes it as an OCI layout in a tar file, which containerd and podman load.
+// registry. The image contains the program, the C library that it links, and certificates.
 //
-// go-containerregistry makes the image and the layout. It does not collect the libraries of a
-// program, nor does ko, which builds without cgo; and its tar files are those of docker save.
+// go-containerregistry makes the image and its file, as docker save does: docker, podman and
+// containerd load it. It does not collect the libraries of a program, nor does ko, which builds
+// without cgo.
 package image
 
 import (
@@ -24,10 +24,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
-	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // Config describes an image.
@@ -44,37 +42,32 @@ const (
 	certificates = "/etc/ssl/certs/ca-certificates.crt"
 )
 
-// Write writes the image as a tar file of an OCI layout.
+// Write writes the image as a tar file, as docker save does.
 func Write(path string, c Config) error {
-	image, err := Build(c)
-	if err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp(filepath.Dir(path), ".image")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir) //nolint:errcheck // a file that is left over does no harm
-	out, err := layout.Write(dir, empty.Index)
-	if err != nil {
-		return fmt.Errorf("write layout: %w", err)
-	}
 	ref, err := name.NewTag(c.Name)
 	if err != nil {
 		return fmt.Errorf("name of the image: %w", err)
 	}
-	annotations := layout.WithAnnotations(map[string]string{
-		"io.containerd.image.name": ref.Name(), "org.opencontainers.image.ref.name": ref.TagStr(),
-	})
-	if err := out.AppendImage(image, annotations); err != nil {
-		return fmt.Errorf("write layout: %w", err)
+	image, err := Build(c)
+	if err != nil {
+		return err
 	}
-	return archive(path, dir, c.Created)
+	if err := tarball.WriteToFile(path, ref, image); err != nil {
+		return fmt.Errorf("write image: %w", err)
+	}
+	return nil
 }
 
 // Build builds the image: one layer with the root file system, and the settings of the Dockerfile.
 func Build(c Config) (v1.Image, error) {
-	files, err := filesOf(c.Program)
+	files := map[string]string{entrypoint: c.Program}
+	if _, err := os.Stat(certificates); err == nil {
+		files[certificates] = certificates
+	}
+	if err := addLibraries(files, c.Program); err != nil {
+		return nil, err
+	}
+	machine, err := architecture(c.Program)
 	if err != nil {
 		return nil, err
 	}
@@ -83,17 +76,11 @@ func Build(c Config) (v1.Image, error) {
 		return nil, err
 	}
 	layer, err := tarball.LayerFromOpener(
-		func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil },
-		tarball.WithMediaType(types.OCILayer))
+		func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil })
 	if err != nil {
 		return nil, fmt.Errorf("layer: %w", err)
 	}
-	machine, err := architecture(c.Program)
-	if err != nil {
-		return nil, err
-	}
-	image, err := mutate.Append(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1),
-		types.OCIConfigJSON),
+	image, err := mutate.Append(empty.Image,
 		mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: c.Created}, CreatedBy: "make image-tar"}})
 	if err != nil {
 		return nil, fmt.Errorf("append layer: %w", err)
@@ -116,21 +103,9 @@ func Build(c Config) (v1.Image, error) {
 	return mutate.ConfigFile(image, config)
 }
 
-// filesOf returns the files of an image of a program by their path in it.
-func filesOf(program string) (map[string]string, error) {
-	files := map[string]string{entrypoint: program}
-	if _, err := os.Stat(certificates); err == nil {
-		files[certificates] = certificates
-	}
-	if err := addLibraries(files, program, map[string]bool{}); err != nil {
-		return nil, err
-	}
-	return files, nil
-}
-
 // addLibraries adds the program's interpreter and all libraries that it is linked with, directly or
 // indirectly. The vendors' libraries are not included: the program opens them at run time.
-func addLibraries(files map[string]string, path string, seen map[string]bool) error {
+func addLibraries(files map[string]string, path string) error {
 	f, err := elf.Open(path)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
@@ -147,7 +122,7 @@ func addLibraries(files map[string]string, path string, seen map[string]bool) er
 			"libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6", "libresolv.so.2",
 			"libnss_files.so.2", "libnss_dns.so.2",
 		} {
-			if err := addLibrary(files, library, f.Machine, seen); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := addLibrary(files, library, f.Machine); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
@@ -157,24 +132,20 @@ func addLibraries(files map[string]string, path string, seen map[string]bool) er
 		return fmt.Errorf("libraries of %s: %w", path, err)
 	}
 	for _, library := range needed {
-		if err := addLibrary(files, library, f.Machine, seen); err != nil {
+		if err := addLibrary(files, library, f.Machine); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func addLibrary(files map[string]string, library string, machine elf.Machine, seen map[string]bool) error {
-	if seen[library] {
-		return nil
-	}
-	seen[library] = true
+func addLibrary(files map[string]string, library string, machine elf.Machine) error {
 	from, to, err := findLibrary(library, machine)
-	if err != nil {
+	if err != nil || files[to] != "" {
 		return err
 	}
 	files[to] = from
-	return addLibraries(files, from, seen)
+	return addLibraries(files, from)
 }
 
 // findLibrary returns the path of a library for an architecture and its path in the image. Debian
@@ -234,71 +205,35 @@ func architecture(program string) (string, error) {
 
 // root writes a root file system as a tar file. Folders precede their files.
 func root(files map[string]string, created time.Time) ([]byte, error) {
-	folders := map[string]bool{"/tmp": true, "/etc": true, "/host": true}
-	for path := range files {
+	content := map[string][]byte{
+		"/etc/passwd": []byte("root:x:0:0:root:/:/sbin/nologin\n"), "/etc/nsswitch.conf": []byte("hosts: files dns\n"),
+	}
+	headers := map[string]*tar.Header{"/tmp/": {Mode: 0o1777}, "/host/": {Mode: 0o755}}
+	for path, from := range files {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			return nil, err
+		}
+		content[path] = data
+	}
+	for path, data := range content {
+		headers[path] = &tar.Header{Mode: 0o755, Size: int64(len(data))}
 		for dir := filepath.Dir(path); dir != "/"; dir = filepath.Dir(dir) {
-			folders[dir] = true
+			headers[dir+"/"] = &tar.Header{Mode: 0o755}
 		}
 	}
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	for _, path := range slices.Sorted(maps.Keys(folders)) {
-		mode := int64(0o755)
-		if path == "/tmp" {
-			mode = 0o1777
+	for _, path := range slices.Sorted(maps.Keys(headers)) {
+		h := headers[path]
+		h.Name, h.ModTime = path[1:], created
+		if err := w.WriteHeader(h); err != nil {
+			return nil, err
 		}
-		if err := w.WriteHeader(&tar.Header{
-			Typeflag: tar.TypeDir, Name: path[1:] + "/", Mode: mode,
-			ModTime: created,
-		}); err != nil {
+		if _, err := w.Write(content[path]); err != nil {
 			return nil, err
 		}
 	}
-	for _, path := range slices.Sorted(maps.Keys(files)) {
-		data, err := os.ReadFile(files[path])
-		if err != nil {
-			return nil, err
-		}
-		if err := addFile(w, path[1:], data, 0o755, created); err != nil {
-			return nil, err
-		}
-	}
-	err := errors.Join(
-		addFile(w, "etc/passwd", []byte("root:x:0:0:root:/:/sbin/nologin\n"), 0o644, created),
-		addFile(w, "etc/nsswitch.conf", []byte("hosts: files dns\n"), 0o644, created),
-		w.Close(),
-	)
+	err := w.Close()
 	return b.Bytes(), err
-}
-
-func addFile(w *tar.Writer, path string, data []byte, mode int64, created time.Time) error {
-	if err := w.WriteHeader(&tar.Header{
-		Typeflag: tar.TypeReg, Name: path, Mode: mode, Size: int64(len(data)),
-		ModTime: created,
-	}); err != nil {
-		return err
-	}
-	_, err := w.Write(data)
-	return err
-}
-
-// archive writes a folder as a tar file.
-func archive(path, dir string, created time.Time) error {
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	files := os.DirFS(dir)
-	err := fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		data, err := fs.ReadFile(files, name)
-		if err != nil {
-			return err
-		}
-		return addFile(w, name, data, 0o644, created)
-	})
-	if err := errors.Join(err, w.Close()); err != nil {
-		return err
-	}
-	return os.WriteFile(path, b.Bytes(), 0o644)
 }

@@ -7,15 +7,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
 // build compiles a program that needs the C library and opens others by name, like dra-exporter.
@@ -63,7 +63,7 @@ func TestProgramRunsInTheRoot(t *testing.T) {
 	}
 	image := load(t, path)
 	root := t.TempDir()
-	unpackLayers(t, image, root)
+	unpack(t, mutate.Extract(image), root)
 	cmd := exec.CommandContext(t.Context(), entrypoint)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
 	cmd.Dir = "/"
@@ -120,51 +120,18 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// load reads the tar file and returns its only image.
+// load reads the image from the tar file by its name.
 func load(t *testing.T, path string) v1.Image {
 	t.Helper()
-	f, err := os.Open(path)
+	tag, err := name.NewTag("example.com/dra-exporter:test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	dir := t.TempDir()
-	unpack(t, f, dir)
-	index, err := layout.ImageIndexFromPath(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	manifest, err := index.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(manifest.Manifests) != 1 || manifest.Manifests[0].MediaType != types.OCIManifestSchema1 ||
-		manifest.Manifests[0].Annotations["io.containerd.image.name"] != "example.com/dra-exporter:test" {
-		t.Fatalf("the images are %+v", manifest.Manifests)
-	}
-	image, err := index.Image(manifest.Manifests[0].Digest)
+	image, err := tarball.ImageFromPath(path, &tag)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return image
-}
-
-func unpackLayers(t *testing.T, image v1.Image, root string) {
-	t.Helper()
-	layers, err := image.Layers()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, layer := range layers {
-		content, err := layer.Uncompressed()
-		if err != nil {
-			t.Fatal(err)
-		}
-		unpack(t, content, root)
-		if err := content.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 func unpack(t *testing.T, content io.Reader, root string) {
@@ -179,7 +146,7 @@ func unpack(t *testing.T, content io.Reader, root string) {
 			t.Fatal(err)
 		}
 		path := filepath.Join(root, filepath.Clean("/"+h.Name))
-		if strings.HasSuffix(h.Name, "/") {
+		if h.Typeflag == tar.TypeDir {
 			err = os.MkdirAll(path, 0o755)
 		} else if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
 			var data []byte

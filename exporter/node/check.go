@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -39,7 +40,11 @@ func (n *Node) CheckAPI(ctx context.Context) []kube.Finding {
 		return held.Wanted
 	})
 	for i := range found {
-		if found[i].Source == kube.SourcePods && n.podsServed && driver.ReasonOf(found[i].Err) == driver.ReasonForbidden {
+		if found[i].Source != kube.SourcePods {
+			continue
+		}
+		found[i].Text = fmt.Sprintf("%d of this node", n.book.NumPods())
+		if n.podsServed && driver.ReasonOf(found[i].Err) == driver.ReasonForbidden {
 			found[i].Text, found[i].Err = "they may not be listed, and need not be: the kubelet serves the Pods API", nil
 		}
 	}

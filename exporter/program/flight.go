@@ -49,7 +49,7 @@ func newFlight(
 		if api == nil {
 			return flight{}, badFlag("incidents.events", errNoAPI)
 		}
-		f.events, report = newEvents(o.node, api, metrics)
+		f.events, report = newEvents(o.inputs.Name, api, metrics)
 	}
 	f.recording = exporter.NewFlightRecorder(f.Recorder, metrics, log, keep, report)
 	return f, nil

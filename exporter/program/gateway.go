@@ -22,26 +22,24 @@ import (
 
 // gatewayOptions are the flags of the gateway.
 type gatewayOptions struct {
-	namespace, service, port, scheme string
-	metricsPath                      string
-	httpConfig                       string
-	grafana                          string
-	proxy                            access.Proxy
+	gateway.Config
+	httpConfig string
+	proxy      access.Proxy
 }
 
 func (o *gatewayOptions) add(c *kingpin.CmdClause) {
 	c.Flag("exporter.scheme", "Scheme of requests to exporters: http or https.").Default("http").
-		EnumVar(&o.scheme, "http", "https")
+		EnumVar(&o.Scheme, "http", "https")
 	add := addTo(c)
-	add("exporter.namespace", "=NAME", &o.namespace,
+	add("exporter.namespace", "=NAME", &o.Namespace,
 		"Namespace of the exporters' Service; default: that of the gateway's own service account.")
-	add("exporter.service", "dra-exporter", &o.service, "Service of the exporters. Only its pods are asked.")
-	add("exporter.port", "metrics", &o.port, "Name of the Service's port.")
-	add("exporter.metrics-path", "/metrics", &o.metricsPath, "Path of the exporters' metrics.")
+	add("exporter.service", "dra-exporter", &o.Service, "Service of the exporters. Only its pods are asked.")
+	add("exporter.port", "metrics", &o.Port, "Name of the Service's port.")
+	add("exporter.metrics-path", "/metrics", &o.MetricsPath, "Path of the exporters' metrics.")
 	add("exporter.http.config.file", "=FILE", &o.httpConfig,
 		"The gateway's own credentials and TLS settings for exporters: Prometheus's settings of an HTTP client "+
 			"(tls_config, authorization, basic_auth).")
-	add("grafana.url", "=URL", &o.grafana,
+	add("grafana.url", "=URL", &o.Grafana,
 		"Address of the Grafana with the dashboards, to which the pages link: https://grafana.example.com.")
 	add("proxy.loopback", "", &o.proxy.Loopback,
 		"Trust X-Forwarded-User and X-Forwarded-Groups from clients on the loopback interface, such as an authenticating "+
@@ -57,18 +55,18 @@ func (o *gatewayOptions) add(c *kingpin.CmdClause) {
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 func (o *gatewayOptions) validate() error {
-	if err := web.CheckMetricsPath(o.metricsPath); err != nil {
+	if err := web.CheckMetricsPath(o.MetricsPath); err != nil {
 		return badFlag("exporter.metrics-path", err)
 	}
-	if o.grafana != "" && !strings.HasPrefix(o.grafana, "http://") && !strings.HasPrefix(o.grafana, "https://") {
-		return badFlag("grafana.url", fmt.Errorf("%q begins with neither http:// nor https://", o.grafana))
+	if o.Grafana != "" && !strings.HasPrefix(o.Grafana, "http://") && !strings.HasPrefix(o.Grafana, "https://") {
+		return badFlag("grafana.url", fmt.Errorf("%q begins with neither http:// nor https://", o.Grafana))
 	}
-	if o.namespace == "" {
+	if o.Namespace == "" {
 		own, err := os.ReadFile(namespaceFile)
 		if err != nil {
 			return badFlag("exporter.namespace", errors.New("is needed outside of a cluster"))
 		}
-		o.namespace = strings.TrimSpace(string(own))
+		o.Namespace = strings.TrimSpace(string(own))
 	}
 	return checkFile("exporter.http.config.file", o.httpConfig)
 }
@@ -104,17 +102,14 @@ func runGateway(ctx context.Context, o *options, log *slog.Logger) error {
 			log.Debug("asked the API server about access", "took", took, "error", err)
 		},
 	}, o.gate.proxy)
-	handler := gateway.New(gateway.Config{
-		Find: kube.NewFinder(api), Users: users, Transport: transport, Scheme: o.gate.scheme,
-		Namespace: o.gate.namespace, Service: o.gate.service, Port: o.gate.port, MetricsPath: o.gate.metricsPath,
-		Grafana: strings.TrimSuffix(o.gate.grafana, "/"), Log: log, Now: time.Now,
-	})
-	server := web.NewServer(web.ServerConfig{Handler: handler, Log: newServerLog(log.Handler())})
+	o.gate.Find, o.gate.Users, o.gate.Transport, o.gate.Log, o.gate.Now = kube.NewFinder(api), users, transport, log, time.Now
+	o.gate.Grafana = strings.TrimSuffix(o.gate.Grafana, "/")
+	server := web.NewServer(web.ServerConfig{Handler: gateway.New(o.gate.Config), Log: newServerLog(log.Handler())})
 	if *o.web.WebConfigFile == "" {
 		log.WarnContext(ctx, "tokens are sent without TLS, unless something else encrypts: see --web.config.file")
 	}
 	log.InfoContext(
-		ctx, "starting the gateway", "version", version.Info(), "exporters", o.gate.namespace+"/"+o.gate.service,
+		ctx, "starting the gateway", "version", version.Info(), "exporters", o.gate.Namespace+"/"+o.gate.Service,
 	)
 	failed := listen(server, o, log)
 	select {

@@ -22,63 +22,54 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/node"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	pages "github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// options are the values of the flags.
+// options are the values of the flags. Those that one package alone uses are in its configuration.
 type options struct {
 	groups  []*flagGroup
 	removed map[string]*bool // by flag
 
-	log   promslog.Config
-	web   *web.FlagConfig
-	top   topOptions
-	check checkOptions
-	gate  gatewayOptions
-
-	webOptions
-	nodeOptions
-	kubeOptions
+	log       promslog.Config
+	web       *web.FlagConfig
+	pages     pages.Config
+	rendering exposition.Config
+	inputs    node.Config
+	paths     driver.Host
+	books     ledger.Config
+	top       topOptions
+	check     checkOptions
+	gate      gatewayOptions
 	sourceOptions
-	counterOptions
-	recorderOptions
-}
 
-// webOptions are the flags of the HTTP server, without those of exporter-toolkit.
-type webOptions struct {
-	telemetryPath     string
+	// HTTP server
 	lastScrape        time.Duration
 	maxAge            time.Duration
-	createdSamples    bool
-	pprof             bool
 	kubeAuthorization bool
 	withAPI, withPage bool
-	hosts             []string
-}
 
-// nodeOptions are the flags for the inputs of the node.
-type nodeOptions struct {
-	node          string
-	kubeletRoot   string
-	socket        string
-	podsSocket    string
-	podLogs       string
-	paths         driver.Host
-	cdi           []string
-	inventoryFile string
-	emptyGrace    time.Duration
-}
-
-// kubeOptions are the flags for the API server and for facts of its objects.
-type kubeOptions struct {
+	// API server
 	kube           string
 	kubeconfig     string
 	podLabels      []string
 	podAnnotations []string
 	claimLabels    []string
-	selection      podresources.Selection // of labels and annotations
+
+	// sampling, and groups of metrics
+	interval     time.Duration
+	maxSeries    int
+	groupChoices map[exposition.Group]*string
+
+	// persistent state, and the flight recorder
+	stateDir        string
+	incidentsDir    string
+	recorder        bool
+	incidentsEvents bool
+	stalledAfter    time.Duration
 }
 
 // sourceOptions are the flags of the sources.
@@ -88,30 +79,6 @@ type sourceOptions struct {
 	addresses    map[string]*string // of sources with an address, by name
 	switches     map[string]*bool   // by flag
 	asked        map[string]*bool   // whether the flag is set
-}
-
-// counterOptions are the flags of sampling, of counters, and of groups of metrics.
-type counterOptions struct {
-	interval         time.Duration
-	retention        time.Duration
-	minLifetime      time.Duration
-	idleThreshold    float64
-	networkThreshold float64
-	quietAfter       time.Duration
-	zeroHold         time.Duration
-	maxSeries        int
-	fitAfter         time.Duration
-	fitMargin        float64
-	groupChoices     map[exposition.Group]*string
-}
-
-// recorderOptions are the flags of the flight recorder, and of persistent state.
-type recorderOptions struct {
-	stateDir        string
-	recorder        bool
-	incidentsDir    string
-	incidentsEvents bool
-	stalledAfter    time.Duration
 }
 
 // logger returns the program's log, as the flags have it.
@@ -140,12 +107,12 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	app.Command(commandReference, "Print the reference of all metrics as Markdown.")
 
 	o.web = webflag.AddFlags(o.group(app, "HTTP server", commandGateway), ":10985")
-	o.webOptions.addFlags(o.group(app, "HTTP server").add)
-	o.nodeOptions.addFlags(o.group(app, "Node", commandCheck).add)
+	o.addWebFlags(o.group(app, "HTTP server").add)
+	o.addNodeFlags(o.group(app, "Node", commandCheck).add)
 	o.addKubeFlags(app)
-	o.counterOptions.addFlags(o.group(app, "Sampling and counters").add)
+	o.addCounterFlags(o.group(app, "Sampling and counters").add)
 	o.addGroupFlags(o.group(app, "Groups of metrics"))
-	o.recorderOptions.addFlags(o.group(app, "Flight recorder").add)
+	o.addRecorderFlags(o.group(app, "Flight recorder").add)
 	read := o.group(app, "Sources", commandCheck)
 	for _, s := range sources {
 		o.addSource(read, s)
@@ -160,49 +127,49 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 }
 
 // addFlags adds the flags of the HTTP server.
-func (o *webOptions) addFlags(add addFlag) {
-	add("web.telemetry-path", "/metrics", &o.telemetryPath, "Path under which to serve the metrics.")
+func (o *options) addWebFlags(add addFlag) {
+	add("web.telemetry-path", "/metrics", &o.pages.MetricsPath, "Path under which to serve the metrics.")
 	add("web.last-scrape-timeout", "15s", &o.lastScrape,
 		"On SIGTERM, how long to wait for one more scrape if there was one in the last two minutes.")
 	add("web.max-snapshot-age", "1m", &o.maxAge,
 		"Age of the latest snapshot from which /healthz and /readyz fail; at least three times --sample.interval.")
-	add("web.created-samples", "", &o.createdSamples,
+	add("web.created-samples", "", &o.rendering.CreatedSamples,
 		"Write _created lines in OpenMetrics text. Most scrapers make series of them; protobuf carries created timestamps "+
 			"without this.")
-	add("web.api", "true", &o.withAPI, "Serve JSON under /api/; the command top needs it.")
-	add("web.page", "true", &o.withPage, "Serve the page at /.")
-	add("web.host", "=NAME", &o.hosts,
+	add("web.api", "true", &o.withAPI, "Serve JSON under /api/.")
+	add("web.page", "true", &o.withPage, "Serve the page at /; the commands top and why need it.")
+	add("web.host", "=NAME", &o.pages.Hosts,
 		"Name under which browsers find the page and the JSON (repeatable), besides addresses, the node's name, and names "+
 			"without a dot or in .svc, .cluster.local, .internal: requests to others are refused.")
-	add("web.pprof", "", &o.pprof, "Serve profiles under /debug/pprof/.")
+	add("web.pprof", "", &o.pages.Pprof, "Serve profiles under /debug/pprof/.")
 	add("web.kube-authorization", "", &o.kubeAuthorization,
 		"Restrict pages to bearer tokens that the API server allows to get the path (TokenReview, SubjectAccessReview); "+
 			"/healthz and /readyz stay open.")
 }
 
 // addFlags adds the flags of sampling and of counters.
-func (o *counterOptions) addFlags(add addFlag) {
+func (o *options) addCounterFlags(add addFlag) {
 	add("sample.interval", "1s", &o.interval, "How often to read the devices and ask the kubelet.")
-	add("retention", "5m", &o.retention, "How long the counters of an ended claim or pod stay exported.")
-	add("pod.min-lifetime", "0s", &o.minLifetime,
+	add("retention", "5m", &o.books.Retention, "How long the counters of an ended claim or pod stay exported.")
+	add("pod.min-lifetime", "0s", &o.books.MinLifetime,
 		"How long a pod must have held a device to have series of its own; until then it counts in those of its workload. "+
 			"0s: no minimum.")
-	add("idle.threshold", "0.01", &o.idleThreshold, "A device whose utilization is above it is active.")
-	add("idle.network-threshold", "1e4", &o.networkThreshold,
+	add("idle.threshold", "0.01", &o.books.IdleThreshold, "A device whose utilization is above it is active.")
+	add("idle.network-threshold", "1e4", &o.books.NetworkThreshold,
 		"A network or RDMA device whose traffic is above it is active, in bytes per second.")
-	add("idle.quiet-after", "30s", &o.quietAfter,
+	add("idle.quiet-after", "30s", &o.pages.QuietAfter,
 		"The page and top call a held device quiet if no holder has used it for this time.")
-	add("counter.zero-hold", "20s", &o.zeroHold,
+	add("counter.zero-hold", "20s", &o.rendering.ZeroHold,
 		"Show a new counter at 0 until it is this old: a little more than the scrape interval, for a Prometheus without "+
 			"created timestamps.")
 	add("max-series", "50000", &o.maxSeries, "Highest number of dra_ series, without the exporter's own.")
 }
 
 // addGroupFlags adds the flags of groups of metrics.
-func (o *counterOptions) addGroupFlags(g *flagGroup) {
-	g.add("fit.after", "24h", &o.fitAfter,
+func (o *options) addGroupFlags(g *flagGroup) {
+	g.add("fit.after", "24h", &o.books.Fit.After,
 		"How long a claim must have been measured before its smallest fit is shown: a cycle of its load.")
-	g.add("fit.margin", "0.05", &o.fitMargin,
+	g.add("fit.margin", "0.05", &o.books.Fit.Margin,
 		"The part of the memory and compute of a claim's smallest fit that stays unused.")
 	o.groupChoices = map[exposition.Group]*string{}
 	for _, group := range exposition.Groups() {
@@ -212,7 +179,7 @@ func (o *counterOptions) addGroupFlags(g *flagGroup) {
 }
 
 // choices returns the chosen values of the groups of metrics.
-func (o *counterOptions) choices() exposition.Choices {
+func (o *options) choices() exposition.Choices {
 	out := exposition.Choices{}
 	for group, chosen := range o.groupChoices {
 		out[group] = *chosen
@@ -221,7 +188,7 @@ func (o *counterOptions) choices() exposition.Choices {
 }
 
 // stateFolder returns the folder for persistent state, and its flag; "": none.
-func (o *recorderOptions) stateFolder() (path, flag string) {
+func (o *options) stateFolder() (path, flag string) {
 	if o.stateDir != "" {
 		return o.stateDir, "state.dir"
 	}
@@ -229,7 +196,7 @@ func (o *recorderOptions) stateFolder() (path, flag string) {
 }
 
 // addFlags adds the flags of the flight recorder, and of persistent state.
-func (o *recorderOptions) addFlags(add addFlag) {
+func (o *options) addRecorderFlags(add addFlag) {
 	add("state.dir", "=FOLDER", &o.stateDir,
 		"Folder on a disk of the node that keeps counters, incidents and receipts over a restart; default: none.")
 	add("recorder", "true", &o.recorder,
@@ -282,21 +249,21 @@ func (o *sourceOptions) isSet(source string) bool {
 }
 
 // addFlags adds the flags for the inputs of the node.
-func (o *nodeOptions) addFlags(add addFlag) {
-	add("node-name", "=NAME", &o.node, "Name of this node; default: $NODE_NAME, else the host's name.")
-	add("kubelet.root", "/var/lib/kubelet", &o.kubeletRoot, "Root folder of the kubelet.")
-	add("kubelet.podresources-socket", "=SOCKET", &o.socket,
+func (o *options) addNodeFlags(add addFlag) {
+	add("node-name", "=NAME", &o.inputs.Name, "Name of this node; default: $NODE_NAME, else the host's name.")
+	add("kubelet.root", "/var/lib/kubelet", &o.inputs.KubeletRoot, "Root folder of the kubelet.")
+	add("kubelet.podresources-socket", "=SOCKET", &o.inputs.PodResourcesSocket,
 		"Socket of the PodResources service; default: pod-resources/kubelet.sock under the root.")
-	add("kubelet.pods-socket", "=SOCKET", &o.podsSocket,
+	add("kubelet.pods-socket", "=SOCKET", &o.inputs.PodsSocket,
 		"Socket of the kubelet's Pods API (Kubernetes 1.37); default: pods-api/pods-api.sock under the root.")
-	add("kubelet.empty-grace", "60s", &o.emptyGrace,
+	add("kubelet.empty-grace", "60s", &o.inputs.EmptyGrace,
 		"How long an empty answer is ignored if no cgroup proves that the pods have ended.")
-	add("path.podlogs", "/var/log/pods", &o.podLogs, "Folder of the pods' logs; its names have the pods' UIDs.")
+	add("path.podlogs", "/var/log/pods", &o.inputs.PodLogs, "Folder of the pods' logs; its names have the pods' UIDs.")
 	add("path.procfs", "/proc", &o.paths.Procfs, "Where procfs is mounted.")
 	add("path.sysfs", "/sys", &o.paths.Sysfs, "Where sysfs is mounted.")
 	add("path.kmsg", "/dev/kmsg", &o.paths.Kmsg, "The kernel log.")
-	add("path.cdi", "/etc/cdi /var/run/cdi", &o.cdi, "Folder of CDI specs (repeatable).")
-	add("inventory.file", "=FILE", &o.inventoryFile,
+	add("path.cdi", "/etc/cdi /var/run/cdi", &o.inputs.CDI, "Folder of CDI specs (repeatable).")
+	add("inventory.file", "=FILE", &o.inputs.InventoryFile,
 		"File of ResourceSlices and ResourceClaims, as kubectl get -o yaml prints them, in place of the API server's slices.")
 }
 
@@ -318,7 +285,7 @@ func (o *options) addKubeFlags(app *kingpin.Application) {
 
 // validate checks the flags, and sets defaults that depend on others.
 func (o *options) validate() error {
-	if err := pages.CheckMetricsPath(o.telemetryPath); err != nil {
+	if err := pages.CheckMetricsPath(o.pages.MetricsPath); err != nil {
 		return badFlag("web.telemetry-path", err)
 	}
 	least := map[string]time.Duration{
@@ -331,13 +298,13 @@ func (o *options) validate() error {
 			}
 		}
 	}
-	for flag, share := range map[string]float64{"idle.threshold": o.idleThreshold, "fit.margin": o.fitMargin} {
+	for flag, share := range map[string]float64{"idle.threshold": o.books.IdleThreshold, "fit.margin": o.books.Fit.Margin} {
 		if !(share >= 0 && share < 1) {
 			return badFlag(flag, fmt.Errorf("%v is not within 0 and 1", share))
 		}
 	}
-	if !(o.networkThreshold >= 0) {
-		return badFlag("idle.network-threshold", fmt.Errorf("%v is not 0 or more", o.networkThreshold))
+	if !(o.books.NetworkThreshold >= 0) {
+		return badFlag("idle.network-threshold", fmt.Errorf("%v is not 0 or more", o.books.NetworkThreshold))
 	}
 	if o.maxSeries < 0 {
 		return badFlag("max-series", errors.New("is negative"))
@@ -351,12 +318,12 @@ func (o *options) validate() error {
 	if err := o.choose(); err != nil {
 		return err
 	}
-	o.node = nodeName(o.node)
-	if o.socket == "" {
-		o.socket = filepath.Join(o.kubeletRoot, "pod-resources", "kubelet.sock")
+	o.inputs.Name = nodeName(o.inputs.Name)
+	if o.inputs.PodResourcesSocket == "" {
+		o.inputs.PodResourcesSocket = filepath.Join(o.inputs.KubeletRoot, "pod-resources", "kubelet.sock")
 	}
-	if o.podsSocket == "" {
-		o.podsSocket = filepath.Join(o.kubeletRoot, "pods-api", "pods-api.sock")
+	if o.inputs.PodsSocket == "" {
+		o.inputs.PodsSocket = filepath.Join(o.inputs.KubeletRoot, "pods-api", "pods-api.sock")
 	}
 	return nil
 }
@@ -403,9 +370,9 @@ func (o *options) choose() error {
 		keys         []string
 		to           *[]podresources.Chosen
 	}{
-		{"pod-label", "label_", o.podLabels, &o.selection.PodLabels},
-		{"pod-annotation", "annotation_", o.podAnnotations, &o.selection.PodAnnotations},
-		{"claim-label", "label_", o.claimLabels, &o.selection.ClaimLabels},
+		{"pod-label", "label_", o.podLabels, &o.inputs.Selection.PodLabels},
+		{"pod-annotation", "annotation_", o.podAnnotations, &o.inputs.Selection.PodAnnotations},
+		{"claim-label", "label_", o.claimLabels, &o.inputs.Selection.ClaimLabels},
 	} {
 		seen := map[string]string{}
 		for _, key := range of.keys {

@@ -96,12 +96,12 @@ func checkFolder(flag, path string) error {
 // checkFolders checks the folders of the node. It may hang.
 func (o *options) checkFolders() error {
 	folders := []struct{ flag, path string }{
-		{"kubelet.root", o.kubeletRoot},
-		{"path.podlogs", o.podLogs},
+		{"kubelet.root", o.inputs.KubeletRoot},
+		{"path.podlogs", o.inputs.PodLogs},
 		{"path.procfs", o.paths.Procfs},
 		{"path.sysfs", o.paths.Sysfs},
 	}
-	for _, path := range o.cdi {
+	for _, path := range o.inputs.CDI {
 		folders = append(folders, struct{ flag, path string }{"path.cdi", path})
 	}
 	for _, f := range folders {
@@ -135,17 +135,15 @@ func newAPI(o *options, log *slog.Logger) (*kube.Client, error) {
 
 // newNode returns the node for the flags.
 func newNode(o *options, m memory, api *kube.Client, metrics node.Metrics, log *slog.Logger) (*node.Node, error) {
-	n, err := node.New(node.Config{
-		Name: o.node, KubeletRoot: o.kubeletRoot, PodResourcesSocket: o.socket, PodsSocket: o.podsSocket,
-		EmptyGrace: o.emptyGrace, PodLogs: o.podLogs, Procfs: o.paths.Procfs, Sysfs: o.paths.Sysfs, CDI: o.cdi,
-		InventoryFile: o.inventoryFile, API: api, Selection: o.selection, Metrics: metrics, Log: log,
-		Bounds: podresources.FullBounds().Times(m.share), SliceBytes: m.of(kube.MaxSliceBytes),
-	})
+	c := o.inputs
+	c.Procfs, c.Sysfs, c.API, c.Metrics, c.Log = o.paths.Procfs, o.paths.Sysfs, api, metrics, log
+	c.Bounds, c.SliceBytes = podresources.FullBounds().Times(m.share), m.of(kube.MaxSliceBytes)
+	n, err := node.New(c)
 	if bad, ok := errors.AsType[*node.ConfigError](err); ok {
 		of := map[string]struct{ flag, path string }{
-			"PodResourcesSocket": {"kubelet.podresources-socket", o.socket},
-			"PodsSocket":         {"kubelet.pods-socket", o.podsSocket},
-			"InventoryFile":      {"inventory.file", o.inventoryFile},
+			"PodResourcesSocket": {"kubelet.podresources-socket", o.inputs.PodResourcesSocket},
+			"PodsSocket":         {"kubelet.pods-socket", o.inputs.PodsSocket},
+			"InventoryFile":      {"inventory.file", o.inputs.InventoryFile},
 		}[bad.Field]
 		return nil, badFile(of.flag, of.path, bad.Err)
 	}

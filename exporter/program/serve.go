@@ -46,14 +46,14 @@ func collectOften() {
 func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) error {
 	log := o.logger(lines)
 	collectOften()
-	if !o.pprof {
+	if !o.pages.Pprof {
 		profileNoHeap()
 	}
 	choices := o.choices()
 	memory := newMemory(debug.SetMemoryLimit(-1))
 	debug.SetMemoryLimit(memory.heap())
 	registry := prometheus.NewRegistry()
-	metrics := exporter.NewSelfMetrics(registry, o.node, log)
+	metrics := exporter.NewSelfMetrics(registry, o.inputs.Name, log)
 	lines.onDrop(metrics.LogDropped)
 	in, err := open(ctx, o, memory, list, metrics, log)
 	if err != nil {
@@ -73,7 +73,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 	if choices.Has(exposition.GroupTopology) {
 		paths = in.node
 	}
-	metrics.IdleThresholds(o.idleThreshold, o.networkThreshold)
+	metrics.IdleThresholds(o.books.IdleThreshold, o.books.NetworkThreshold)
 	kept.resumeSources(in.sources)
 	books := kept.resume(ctx, o.ledger(choices, memory), in.node, metrics, log)
 	sampler := exporter.NewSampler(exporter.SamplerConfig{
@@ -85,27 +85,25 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 		Recorder: flight.sink(),
 	})
 	scrapes := &web.Scrapes{}
-	renderer := exposition.New(registry, sampler.Latest, exposition.Config{
-		ZeroHold: o.zeroHold, CreatedSamples: o.createdSamples, Choices: choices,
-	})
-	pages, err := guard(o, in.api, metrics, log, web.NewHandler(web.Config{
-		Metrics: renderer, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
-		Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, QuietAfter: o.quietAfter,
-		Log: log, Health: sampler.Health, GiveWay: sampler.GiveWay, Recorder: flight.Recorder,
-		MaxAnswers: memory.of(web.MaxAnswers), WithoutAPI: !o.withAPI, WithoutPage: !o.withPage, Hosts: o.hosts,
-		Rejected: func(r driver.Rejection) { metrics.Reject(r) },
-		Sources:  func() []present.Source { return sourceStates(in.sources, list, metrics.States()) },
-	}))
+	o.rendering.Choices = choices
+	c := o.pages
+	c.Metrics = exposition.New(registry, sampler.Latest, o.rendering)
+	c.Latest, c.Health, c.GiveWay = sampler.Latest, sampler.Health, sampler.GiveWay
+	c.Node, c.Version, c.Log = o.inputs.Name, cmp.Or(version.Version, "development build"), log
+	c.Scrapes, c.Recorder, c.MaxAnswers = scrapes, flight.Recorder, memory.of(web.MaxAnswers)
+	c.WithoutAPI, c.WithoutPage = !o.withAPI, !o.withPage
+	c.Rejected = func(r driver.Rejection) { metrics.Reject(r) }
+	c.Sources = func() []present.Source { return sourceStates(in.sources, list, metrics.States()) }
+	pages, err := guard(o, in.api, metrics, log, web.NewHandler(c))
 	if err != nil {
 		return err
 	}
 	server := web.NewServer(web.ServerConfig{
-		Handler: pages, Log: newServerLog(log.Handler()),
-		Rejected: func(r driver.Rejection) { metrics.Reject(r) },
+		Handler: pages, Log: newServerLog(log.Handler()), Rejected: c.Rejected,
 	})
 	log.InfoContext(
-		ctx, "starting dra-exporter", "version", version.Info(), "build", version.BuildContext(), "node", o.node, "kubelet",
-		o.socket, "memory_mib", memory.budget>>20, "share", memory.share,
+		ctx, "starting dra-exporter", "version", version.Info(), "build", version.BuildContext(), "node", o.inputs.Name,
+		"kubelet", o.inputs.PodResourcesSocket, "memory_mib", memory.budget>>20, "share", memory.share,
 	)
 	return run(ctx, parts{
 		inputs: in, sampler: sampler, server: server, scrapes: scrapes, flight: flight, kept: kept,
@@ -114,16 +112,12 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 
 // ledger returns the configuration of the ledger.
 func (o *options) ledger(choices exposition.Choices, m memory) ledger.Config {
-	return ledger.Config{
-		Retention: o.retention, MinLifetime: o.minLifetime, History: m.of(ledger.MaxHistory),
-		IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold,
-		WithoutErrors: !choices.Has(exposition.GroupErrors), WithoutPeaks: !choices.Has(exposition.GroupPeaks),
-		WithoutDistributions: !choices.Has(exposition.GroupHistograms),
-		Advise:               choices.Has(exposition.GroupFit),
-		Fit: fit.Config{
-			After: o.fitAfter, Margin: o.fitMargin, IdleThreshold: o.idleThreshold, MemoryEvery: fit.DefaultMemoryEvery,
-		},
-	}
+	c := o.books
+	c.History, c.Advise = m.of(ledger.MaxHistory), choices.Has(exposition.GroupFit)
+	c.WithoutErrors, c.WithoutPeaks = !choices.Has(exposition.GroupErrors), !choices.Has(exposition.GroupPeaks)
+	c.WithoutDistributions = !choices.Has(exposition.GroupHistograms)
+	c.Fit.IdleThreshold, c.Fit.MemoryEvery = c.IdleThreshold, fit.DefaultMemoryEvery
+	return c
 }
 
 // shutdownTimeout is how long answers in progress may take when the program ends.
@@ -240,7 +234,7 @@ func sourceStates(sources []driver.Source, list []Source, states map[string]driv
 // scraped endpoints in the order of their file, then the sources with Last.
 func makeSources(o *options, list []Source, n *node.Node) ([]driver.Source, error) {
 	mounts := o.paths
-	mounts.KubeletRoot = o.kubeletRoot
+	mounts.KubeletRoot = o.inputs.KubeletRoot
 	mounts.Passthrough, mounts.Attachments, mounts.CountListed = n.Passthrough, n.Attachments, n.Listed
 	mounts.Holders = n.Holders
 	mounts.PodOf = podresources.NewProcesses(o.paths.Procfs).PodUID

@@ -48,7 +48,7 @@ func newKept(ctx context.Context, o *options, metrics *exporter.SelfMetrics, log
 	metrics.StateWritten(0)
 	unusable := false
 	k.store = state.New(state.Config{
-		Path: path, Node: o.node, Boot: bootID(), Wrote: metrics.StateWritten, Late: metrics.StateLate,
+		Path: path, Node: o.inputs.Name, Boot: bootID(), Wrote: metrics.StateWritten, Late: metrics.StateLate,
 		SetAside: metrics.StateSetAside, Incomplete: metrics.StateIncomplete,
 		Report: func(took time.Duration, err error) {
 			reason := driver.ReasonOf(err)

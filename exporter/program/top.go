@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/config"
@@ -29,14 +28,12 @@ type topOptions struct {
 	nodes      []string
 	httpConfig string
 
+	table     top.Config
 	once      bool
 	output    string
 	sort      string
-	reverse   bool
-	filter    string
 	view      string
 	incidents bool
-	interval  time.Duration
 
 	name, namespace string // arguments of why
 }
@@ -82,15 +79,15 @@ func (o *topOptions) addTargets(c *kingpin.CmdClause) {
 // addTable adds the flags of a table.
 func (o *topOptions) addTable(c *kingpin.CmdClause) {
 	c.Flag(
-		"output", "Format: table, wide or json; json prints once, and all views.",
+		"output", "Format: table, wide or json, which is /api/v1/snapshot and /api/v1/incidents of each exporter.",
 	).Short('o').Default("table").EnumVar(&o.output, "table", "wide", "json")
 	orders := texts(top.Orders())
 	c.Flag("sort", "Sort by: "+strings.Join(orders, ", ")+".").Default("state").EnumVar(&o.sort, orders...)
 	add := addTo(c)
 	add("once", "", &o.once, "Print the table once and exit, as without a terminal.")
-	add("reverse", "", &o.reverse, "Reverse the order.")
-	add("filter", "=WORDS", &o.filter, "Show only rows with these words in any column.")
-	add("interval", "1s", &o.interval, "How often to refresh the table.")
+	add("reverse", "", &o.table.Reverse, "Reverse the order.")
+	add("filter", "=WORDS", &o.table.Filter, "Show only rows with these words in any column.")
+	add("interval", "1s", &o.table.Interval, "How often to refresh the table.")
 }
 
 // texts returns values as strings.
@@ -107,8 +104,8 @@ func runTop(ctx context.Context, o *options, command string, w io.Writer) error 
 	collectOften()
 	t := &o.top
 	isTable := command == commandTop
-	if isTable && t.interval <= 0 {
-		return badFlag("interval", fmt.Errorf("%v is not above 0", t.interval))
+	if isTable && t.table.Interval <= 0 {
+		return badFlag("interval", fmt.Errorf("%v is not above 0", t.table.Interval))
 	}
 	if err := checkFile("http.config.file", t.httpConfig); err != nil {
 		return err
@@ -123,10 +120,8 @@ func runTop(ctx context.Context, o *options, command string, w io.Writer) error 
 	if err != nil {
 		return err
 	}
-	c := top.Config{
-		Find: find, Interval: t.interval, Order: top.Order(t.sort), Reverse: t.reverse, Filter: t.filter,
-		Format: top.Format(t.output), Clean: printable, View: top.View(t.view),
-	}
+	c := t.table
+	c.Find, c.Order, c.Format, c.View, c.Clean = find, top.Order(t.sort), top.Format(t.output), top.View(t.view), printable
 	if t.incidents {
 		c.View = top.ViewIncidents
 	}

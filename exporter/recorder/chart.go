@@ -1,10 +1,8 @@
 package recorder
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -21,7 +19,7 @@ type Chart struct {
 // valid reports whether each series has a value for each time.
 func (c *Chart) valid() bool {
 	return len(c.Series) <= maxEvidence &&
-		!slices.ContainsFunc(c.Series, func(s ChartSeries) bool { return s.Values.ticks != len(c.Times) })
+		!slices.ContainsFunc(c.Series, func(s ChartSeries) bool { return len(s.Values) != len(c.Times) })
 }
 
 // ChartSeries is a series of a device, or of a claim's or pod's part of it.
@@ -40,43 +38,41 @@ type ChartSeries struct {
 	Values Values `json:"values"`
 }
 
-// Values are the values of a series, NaN if absent, which is null in JSON. In memory they are
-// encoded like those of the ring.
-type Values struct {
-	data  []byte
-	ticks int
-}
+// Values are the values of a series, rounded as in the ring; null in JSON where absent.
+type Values []code
 
-// NewValues encodes values.
+// NewValues returns values, of which those that are no numbers are absent.
 func NewValues(values []float64) Values {
-	e := encoder{absent: true}
+	out := make(Values, 0, len(values))
 	for _, v := range values {
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			e.skip(1)
-		} else {
-			e.put(codeOf(v))
-		}
+		out = append(out, codeOf(v))
 	}
-	e.flush()
-	return Values{bytes.Clone(e.out), len(values)}
+	return out
 }
 
-// Floats returns the values.
-func (v Values) Floats() []float64 { return decode(make([]float64, 0, v.ticks), v.data, v.ticks) }
+// Floats returns the values, NaN where they are absent.
+func (v Values) Floats() []float64 { return v.appendTo(make([]float64, 0, len(v))) }
+
+func (v Values) appendTo(out []float64) []float64 {
+	for _, c := range v {
+		out = append(out, c.value())
+	}
+	return out
+}
 
 // MarshalJSON writes a list of numbers and nulls.
 func (v Values) MarshalJSON() ([]byte, error) {
-	out := make([]byte, 0, 8*v.ticks+2) // an element such as 0.1234, has 7 bytes
+	out := make([]byte, 0, 8*len(v)+2) // an element such as 0.1234, has 7 bytes
 	out = append(out, '[')
-	for i, f := range v.Floats() {
+	for i, c := range v {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		if math.IsNaN(f) {
+		if c == absent {
 			out = append(out, "null"...)
 			continue
 		}
-		out = strconv.AppendFloat(out, f, 'g', 4, 64)
+		out = strconv.AppendFloat(out, c.value(), 'g', 4, 64)
 	}
 	return append(out, ']'), nil
 }
@@ -87,14 +83,13 @@ func (v *Values) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &numbers); err != nil {
 		return fmt.Errorf("read values: %w", err)
 	}
-	values := make([]float64, len(numbers))
+	*v = make(Values, len(numbers))
 	for i, n := range numbers {
-		values[i] = math.NaN()
+		(*v)[i] = absent
 		if n != nil {
-			values[i] = *n
+			(*v)[i] = codeOf(*n)
 		}
 	}
-	*v = NewValues(values)
 	return nil
 }
 
@@ -104,31 +99,33 @@ type labelled struct {
 	labels   driver.Labels
 }
 
-// chart returns a chart of the first lines of a cut that have values, at most so many. It decodes
-// one line after the other. Series with equal values, such as those of a claim and its only pod,
-// share them.
-func chart(c cut, lines []line, most int, catalogue driver.Catalogue) *Chart {
+// chart returns a chart of the first lines that have values, at most so many. Series with equal
+// values, such as those of a claim and its only pod, share them.
+func (c *cut) chart(lines []line, most int, catalogue driver.Catalogue) *Chart {
 	out := &Chart{Times: make([]time.Time, 0, len(c.times)), Series: make([]ChartSeries, 0, min(most, len(lines)))}
 	for _, t := range c.times {
 		out.Times = append(out.Times, t.UTC().Truncate(time.Millisecond))
 	}
-	var d decoder
-	known := map[string]Values{} // by encoded data
+	var key []byte
+	known := map[string]Values{}
 	labels := map[labelled]map[string]string{}
 	for i := range lines {
 		l := &lines[i]
-		floats, some := d.decode(l, len(c.times))
+		codes, some := c.codes(l)
 		if !some {
 			continue
 		}
 		if len(out.Series) == most {
 			break
 		}
-		values := NewValues(floats)
-		if same, found := known[string(values.data)]; found {
-			values = same
-		} else {
-			known[string(values.data)] = values
+		key = key[:0]
+		for _, v := range codes {
+			key = append(key, byte(v), byte(v>>8))
+		}
+		values, found := known[string(key)]
+		if !found {
+			values = slices.Clone(codes)
+			known[string(key)] = values
 		}
 		spec := catalogue.Spec(l.Quantity)
 		of := labelled{l.Quantity, l.Labels}

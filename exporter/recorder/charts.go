@@ -51,8 +51,8 @@ func (r *tape) chartOf(i *Incident) *Chart {
 	if i.parent != "" {
 		devices[driver.ID{Driver: i.Device.Driver, Pool: i.Device.Pool, Device: i.parent}] = true
 	}
-	c := r.cut(i.Onset.Add(-evidence), i.Detected.Add(evidence), func(o *Owner) bool { return devices[o.Device] })
-	return chart(c, orderForIncident(c.lines(), i), maxEvidence, r.catalogue)
+	c := r.cut(i.Onset.Add(-evidence), i.Detected.Add(evidence), func(o *Owner) bool { return devices[o.Device] }, nil)
+	return c.chart(orderForIncident(c.lines, i), maxEvidence, r.catalogue)
 }
 
 // orderForIncident moves the series of the device and of hit holders to the front.

@@ -100,13 +100,12 @@ func (r *Recorder) History(of Selection) History {
 		out.Holders = out.Holders[:maxHistoryHolders]
 	}
 	slices.SortFunc(out.Holders, func(a, b Holder) int { return a.compare(&b) })
-	c := p.cut(from, p.recorded, of.matches)
-	lines := c.lines()
-	lines = lines[min(of.After, len(lines)):]
+	c := p.cut(from, p.recorded, of.matches, nil)
+	lines := c.lines[min(of.After, len(c.lines)):]
 	if most := max(1, MaxValues/max(1, len(c.times))); len(lines) > most {
 		lines, out.Next = lines[:most], of.After+most
 	}
-	out.Chart = chart(c, lines, len(lines), p.catalogue)
+	out.Chart = c.chart(lines, len(lines), p.catalogue)
 	return out
 }
 

@@ -50,14 +50,13 @@ func (r *Recorder) Recent(last time.Duration, values int) map[Owner]Recent {
 func (r *Recorder) recentOf(last time.Duration, values int, some func(*meta) bool) map[Owner]Recent {
 	p := r.published.Load()
 	begin := p.recorded.Add(-last)
-	c := p.cutSeries(begin, p.recorded, func(*Owner) bool { return true }, some)
+	c := p.cut(begin, p.recorded, func(*Owner) bool { return true }, some)
 	slots := make([]int, len(c.times))
 	for i, at := range c.times {
 		slots[i] = min(values-1, int(float64(at.Sub(begin))/float64(last)*float64(values)))
 	}
 	out := map[Owner]Recent{}
-	var d decoder
-	for all := c.lines(); len(all) > 0; { // series of an owner are adjacent
+	for all := c.lines; len(all) > 0; { // series of an owner are adjacent
 		n := 1
 		for n < len(all) && *all[n].owner == *all[0].owner {
 			n++
@@ -67,15 +66,13 @@ func (r *Recorder) recentOf(last time.Duration, values int, some func(*meta) boo
 		var traffic []float64 // sum of all links
 		for i := range of {
 			if of[i].overNetworks() {
-				floats, _ := d.decode(&of[i], len(c.times))
-				traffic = plusEach(traffic, floats)
+				traffic = plusEach(traffic, c.values(&of[i]))
 			}
 		}
 		recent := Recent{Quantity: driver.IOBytes, Values: means(traffic, slots, values), Traffic: newest(c.times, traffic)}
 		for _, q := range []driver.Quantity{driver.Power, driver.Utilization} {
 			if i := slices.IndexFunc(of, func(l line) bool { return l.Quantity == q }); i >= 0 {
-				floats, _ := d.decode(&of[i], len(c.times))
-				recent.Quantity, recent.Values = q, means(floats, slots, values)
+				recent.Quantity, recent.Values = q, means(c.values(&of[i]), slots, values)
 			}
 		}
 		out[*of[0].owner] = recent

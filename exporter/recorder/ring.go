@@ -1,8 +1,9 @@
 package recorder
 
 import (
-	"bytes"
 	"cmp"
+	"hash/maphash"
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -23,18 +24,6 @@ const (
 	OfPod    OwnerKind = "pod"
 )
 
-// rank orders kinds, devices first.
-func (k OwnerKind) rank() int {
-	switch k {
-	case OfDevice:
-		return 0
-	case OfClaim:
-		return 1
-	default:
-		return 2
-	}
-}
-
 // Owner is the owner of a series: a device, or a claim or pod with its part of a device.
 type Owner struct {
 	Kind            OwnerKind
@@ -42,21 +31,21 @@ type Owner struct {
 	Device          driver.ID
 }
 
+// compare orders owners, devices first.
 func (o Owner) compare(other Owner) int {
+	rank := func(k OwnerKind) int { return slices.Index([]OwnerKind{OfDevice, OfClaim, OfPod}, k) }
 	return cmp.Or(
-		cmp.Compare(o.Kind.rank(), other.Kind.rank()), o.Device.Compare(other.Device),
+		cmp.Compare(rank(o.Kind), rank(other.Kind)), o.Device.Compare(other.Device),
 		strings.Compare(o.Namespace, other.Namespace), strings.Compare(o.Name, other.Name),
 	)
 }
 
 const (
-	// blockTicks is the number of ticks of a block. The ring forgets whole blocks.
+	// blockTicks is the largest number of ticks of a block. The ring forgets whole blocks.
 	blockTicks = 60
-	// seriesOverhead is the memory of a series in a block besides its data, in bytes: its metadata,
-	// unless the previous block has the same series, and its span.
-	seriesOverhead = 16
-	// maxCodes is the number of values that ends a block early: in the present block, each takes 4
-	// bytes.
+	// seriesOverhead is the memory of a series in a block besides its codes, in bytes.
+	seriesOverhead = 12
+	// maxCodes is the number of codes from which on the present block has fewer ticks.
 	maxCodes = 2 << 20
 )
 
@@ -94,44 +83,75 @@ type clockKey struct {
 	labelled
 }
 
-// frame has the codes of the values of one tick, in the order of the block's series. It lacks
-// series that were added later. It is immutable.
-type frame []code
-
-// block has the series of some ticks. It is immutable.
+// block has the series of some ticks. Those of a tape are immutable: the ring only appends ticks
+// and series behind their ends.
 type block struct {
 	times  []time.Time
-	data   []byte
 	series []*meta
-	spans  []span // position of each series' data
+	// codes has a column of each series, which begins at an index. Series with equal values share a
+	// column, such as those of a claim and its only pod, or of holders with equal parts of a device.
+	begins []uint32
+	codes  []code
 }
 
-// span is a part of a block's data. Series with equal values share one, such as those of a claim
-// and its only pod, or of holders with equal parts of a device.
-type span struct{ begin, end uint32 }
+// column returns the codes of a series at the ticks of the block.
+func (b *block) column(i int) []code { return b.codes[b.begins[i]:][:len(b.times)] }
 
-func (b *block) size() int { return len(b.data) + len(b.series)*seriesOverhead + len(b.times)*24 }
+func (b *block) size() int { return 2*len(b.codes) + len(b.series)*seriesOverhead + len(b.times)*24 }
 
-// tape is the recording of a ring. It is immutable: the ring only appends behind the end of a tape.
+// packed returns the block without the series that have no value. Equal columns are one.
+func (b *block) packed() *block {
+	out := &block{
+		times: slices.Clip(b.times), series: make([]*meta, 0, len(b.series)), begins: make([]uint32, 0, len(b.series)),
+	}
+	known, seed := map[uint64]uint32{}, maphash.MakeSeed()
+	for i, m := range b.series {
+		column := b.column(i)
+		var key [blockTicks]code
+		copy(key[:], column)
+		sum := maphash.Comparable(seed, key)
+		at, found := known[sum]
+		switch {
+		case !slices.ContainsFunc(column, func(c code) bool { return c != absent }):
+			continue
+		case !found || !slices.Equal(column, out.codes[at:][:len(column)]):
+			at = uint32(len(out.codes))
+			known[sum] = at
+			out.codes = append(out.codes, column...)
+		}
+		out.series, out.begins = append(out.series, m), append(out.begins, at)
+	}
+	out.codes = slices.Clone(out.codes)
+	return out
+}
+
+// tape is the recording of a ring. It is immutable.
 type tape struct {
-	sealed []*block
-	// The present block: one frame per tick.
-	times     []time.Time
-	frames    []frame
-	series    []*meta
+	sealed    []*block
+	present   block
 	catalogue driver.Catalogue
+}
+
+// blocks yields the blocks with ticks, the oldest first.
+func (r *tape) blocks() iter.Seq[*block] {
+	return func(yield func(*block) bool) {
+		for _, b := range r.sealed {
+			if !yield(b) {
+				return
+			}
+		}
+		if len(r.present.times) > 0 {
+			yield(&r.present)
+		}
+	}
 }
 
 // begins returns the time of the first tick; the zero time: there is none.
 func (r *tape) begins() time.Time {
-	switch {
-	case len(r.sealed) > 0:
-		return r.sealed[0].times[0]
-	case len(r.times) > 0:
-		return r.times[0]
-	default:
-		return time.Time{}
+	for b := range r.blocks() {
+		return b.times[0]
 	}
+	return time.Time{}
 }
 
 // ring keeps the values of snapshots within a memory limit. It is not safe for concurrent use;
@@ -146,10 +166,9 @@ type ring struct {
 	began  time.Time     // time of the first tick
 	before time.Time     // time of the previous tick
 	now    time.Duration // since the first tick
-	frame  frame         // of this tick
-	codes  int           // number of codes in the present block
+	width  int           // number of ticks for which the present block has room
 	tracks map[*book.Series]*track
-	order  []*track // of the present block, in the order of their first values
+	order  []*track // of the present block, in the order of its series
 	free   []track  // memory for reuse
 	metas  []meta   // memory for their metadata
 	next   int      // position in order of the series that probably comes next
@@ -160,23 +179,19 @@ type ring struct {
 
 func newRing(keep time.Duration, maxBytes int) *ring {
 	return &ring{
-		keep: keep, maxBytes: maxBytes, tracks: map[*book.Series]*track{}, owners: map[any]*Owner{},
+		keep: keep, maxBytes: maxBytes, width: blockTicks, tracks: map[*book.Series]*track{}, owners: map[any]*Owner{},
 		clocks: map[clockKey]*clock{},
 	}
 }
 
 // record adds a snapshot.
 func (r *ring) record(s *book.Snapshot) {
-	if len(r.times) == blockTicks || r.codes >= maxCodes {
+	if n := len(r.present.times); n == r.width || n > 0 && len(r.present.codes) > maxCodes {
 		r.seal(s.Time)
 	}
 	r.tick++
 	r.next = 0
 	r.catalogue = s.Catalogue.OrStandard()
-	r.frame = make(frame, len(r.order), len(r.order)+len(r.order)/16)
-	for i := range r.frame {
-		r.frame[i] = absent
-	}
 	if r.began.IsZero() {
 		r.began = s.Time
 	}
@@ -194,8 +209,7 @@ func (r *ring) record(s *book.Snapshot) {
 			}
 		}
 	}
-	r.times, r.frames = append(r.times, s.Time), append(r.frames, r.frame)
-	r.codes += len(r.frame)
+	r.present.times = append(r.present.times, s.Time)
 	r.before = s.Time
 }
 
@@ -256,8 +270,9 @@ func (r *ring) clockOf(id driver.ID, v *book.Value, s *book.Snapshot) *clock {
 func (r *ring) put(t *track, v *book.Value) {
 	r.next = int(t.place) + 1
 	t.seen = r.tick
+	code := &r.present.codes[int(t.place)*r.width+len(r.present.times)]
 	if !t.counter {
-		r.frame[t.place] = codeOf(v.Value)
+		*code = codeOf(v.Value)
 		return
 	}
 	at := r.now
@@ -274,7 +289,7 @@ func (r *ring) put(t *track, v *book.Value) {
 		}
 		t.last, t.at = v.Value, at
 	}
-	r.frame[t.place] = t.rate
+	*code = t.rate
 }
 
 // track returns the track of a series, nil if the series is new. Snapshots mostly have the same
@@ -314,8 +329,18 @@ func (r *ring) open(v *book.Value, owner *Owner) *track {
 		t.last = math.NaN()
 	}
 	r.tracks[v.Series] = t
-	r.order, r.series, r.frame = append(r.order, t), append(r.series, t.meta), append(r.frame, absent)
+	r.order = append(r.order, t)
+	r.column(t.meta)
 	return t
+}
+
+// column adds a series without values to the present block.
+func (r *ring) column(m *meta) {
+	b := &r.present
+	b.series, b.begins = append(b.series, m), append(b.begins, uint32(len(b.codes)))
+	for range r.width {
+		b.codes = append(b.codes, absent)
+	}
 }
 
 // trackChunk is the number of tracks that are allocated together, since many small objects cost
@@ -335,7 +360,7 @@ func (r *ring) newTrack() *track {
 
 // seal ends the present block, and forgets blocks that are too old or too many.
 func (r *ring) seal(now time.Time) {
-	b := r.encode()
+	b := r.present.packed()
 	sealed := r.sealed
 	if last := len(sealed) - 1; last >= 0 && slices.Equal(sealed[last].series, b.series) {
 		b.series = sealed[last].series
@@ -350,61 +375,28 @@ func (r *ring) seal(now time.Time) {
 		sealed = sealed[1:]
 	}
 	r.sealed = append(slices.Clone(sealed), b) // tapes share the other one
-	r.times, r.frames, r.codes = make([]time.Time, 0, blockTicks), make([]frame, 0, blockTicks), 0
 	r.forget(len(b.times))
-}
-
-// encode encodes the present block.
-func (r *ring) encode() *block {
-	b := &block{
-		times: slices.Clip(r.times), series: make([]*meta, 0, len(r.order)), spans: make([]span, 0, len(r.order)),
+	room := len(r.order) + len(r.order)/16 + 1
+	r.width = min(blockTicks, max(1, maxCodes/room))
+	r.present = block{
+		times: make([]time.Time, 0, r.width), series: make([]*meta, 0, room), begins: make([]uint32, 0, room),
+		codes: make([]code, 0, room*r.width),
 	}
-	known := map[string]span{} // by encoded data
-	data := make([]byte, 0, r.codes/2)
-	for place, m := range r.series {
-		begin := len(data)
-		e := encoder{out: data, absent: true}
-		for n, f := range r.frames {
-			if place < len(f) && f[place] != absent {
-				e.skip(n - e.ticks)
-				e.put(f[place])
-			}
-		}
-		if e.ticks == 0 {
-			continue
-		}
-		e.flush()
-		at, found := known[string(e.out[begin:])]
-		if !found {
-			data = e.out
-			at = span{uint32(begin), uint32(len(data))}
-			known[string(data[begin:])] = at
-		}
-		b.series, b.spans = append(b.series, m), append(b.spans, at)
+	for place, t := range r.order {
+		t.place = int32(place)
+		r.column(t.meta)
 	}
-	b.data = bytes.Clone(data)
-	return b
 }
 
 // forget drops series that the ended block, with the given number of ticks, did not have.
 func (r *ring) forget(ticks int) {
 	gone := func(t *track) bool { return t.seen+uint64(ticks) <= r.tick }
-	for key, t := range r.tracks {
-		if gone(t) {
-			delete(r.tracks, key)
-		}
-	}
+	maps.DeleteFunc(r.tracks, func(_ *book.Series, t *track) bool { return gone(t) })
 	r.order = slices.DeleteFunc(r.order, gone)
-	r.series = make([]*meta, len(r.order), len(r.order)+len(r.order)/16)
-	used, clocks := map[*Owner]bool{}, map[*clock]bool{}
-	for place, t := range r.order {
-		t.place, r.series[place] = int32(place), t.meta
-		used[t.owner], clocks[t.clock] = true, true
+	owners, clocks := map[*Owner]bool{}, map[*clock]bool{}
+	for _, t := range r.order {
+		owners[t.owner], clocks[t.clock] = true, true
 	}
-	for key, o := range r.owners {
-		if !used[o] {
-			delete(r.owners, key)
-		}
-	}
+	maps.DeleteFunc(r.owners, func(_ any, o *Owner) bool { return !owners[o] })
 	maps.DeleteFunc(r.clocks, func(_ clockKey, c *clock) bool { return !clocks[c] })
 }

@@ -157,20 +157,18 @@ func TestSameValuesAreKeptOnce(t *testing.T) {
 			}
 			r.Record(w.Snapshot)
 		}
-		sizes[same] = len(r.ring.sealed[0].data)
+		sizes[same] = 2 * len(r.ring.sealed[0].codes)
 		if !same {
 			continue
 		}
 		byName := map[OwnerKind][][]float64{}
-		c := r.ring.cut(time.Time{}, w.Time, func(o *Owner) bool { return o.Kind != OfDevice })
-		for _, l := range c.lines() {
-			values, _ := new(decoder).decode(&l, len(c.times))
-			byName[l.owner.Kind] = append(byName[l.owner.Kind], values[1:]) // of the first tick counters have no rate
+		c := r.ring.cut(time.Time{}, w.Time, func(o *Owner) bool { return o.Kind != OfDevice }, nil)
+		for _, l := range c.lines { // counters have no rate of the first tick
+			byName[l.owner.Kind] = append(byName[l.owner.Kind], slices.Clone(c.values(&l)[1:]))
 		}
-		shown := chart(c, c.lines(), len(c.parts), r.ring.catalogue)
-		all := shown.Series
+		all := c.chart(c.lines, len(c.lines), r.ring.catalogue).Series
 		claim, pod := all[0].Values, all[len(all)/2].Values
-		expect.That(t, all[0].Of == OfClaim && all[len(all)/2].Of == OfPod && &claim.data[0] == &pod.data[0],
+		expect.That(t, all[0].Of == OfClaim && all[len(all)/2].Of == OfPod && &claim[0] == &pod[0],
 			"in a chart the values of the claim and of its pod are two")
 		expect.That(t, len(byName[OfClaim]) == 9 && reflect.DeepEqual(byName[OfClaim], byName[OfPod]),
 			"%d series of the claim, %d of the pod, and not the same values", len(byName[OfClaim]), len(byName[OfPod]))
@@ -190,8 +188,8 @@ func TestPublicationsDoNotChange(t *testing.T) {
 	}
 	p := r.published.Load()
 	read := func() []ChartSeries {
-		c := p.cut(time.Time{}, p.recorded, func(*Owner) bool { return true })
-		return chart(c, c.lines(), len(c.parts), p.catalogue).Series
+		c := p.cut(time.Time{}, p.recorded, func(*Owner) bool { return true }, nil)
+		return c.chart(c.lines, len(c.lines), p.catalogue).Series
 	}
 	before := read()
 	var reading sync.WaitGroup
@@ -344,10 +342,10 @@ func TestRingAgainstList(t *testing.T) {
 		}
 		from := times[rapid.IntRange(0, len(times)-1).Draw(t, "from")]
 		to := times[rapid.IntRange(0, len(times)-1).Draw(t, "to")]
-		got := r.cut(from, to, func(*Owner) bool { return true })
-		var decoding decoder
-		for _, s := range got.lines() {
-			values, some := decoding.decode(&s, len(got.times))
+		got := r.cut(from, to, func(*Owner) bool { return true }, nil)
+		for _, s := range got.lines {
+			codes, some := got.codes(&s)
+			values := codes.Floats()
 			must.That(t, some == slices.ContainsFunc(values, func(v float64) bool { return !math.IsNaN(v) }),
 				"%v are some: %v", values, some)
 			i := 0
@@ -397,10 +395,9 @@ func TestRatesAreBetweenReadings(t *testing.T) {
 		r.record(s)
 		s.Time = s.Time.Add(time.Second)
 	}
-	c := r.cut(jointest.Start(), s.Time, func(*Owner) bool { return true })
-	for i, l := range c.lines() {
-		values, _ := new(decoder).decode(&l, len(c.times))
-		for n, v := range values[1:] {
+	c := r.cut(jointest.Start(), s.Time, func(*Owner) bool { return true }, nil)
+	for i, l := range c.lines {
+		for n, v := range c.values(&l)[1:] {
 			want := []float64{100, 50}[i]
 			expect.That(t, math.Abs(v-want) <= 2*Precision*want, "series %d is %v W at second %d, want %v", i, v, n+1, want)
 		}

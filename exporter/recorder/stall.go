@@ -207,12 +207,10 @@ func (r *Recorder) suspect(key *book.HolderKey, v *stall.Verdict, of *book.Devic
 // known to a window. If the power does not show a fall, fall returns since.
 func (r *ring) fall(id driver.ID, since time.Time, window time.Duration) time.Time {
 	from := since.Add(-window - evidence)
-	c := r.cut(from, r.before, func(o *Owner) bool { return o.Kind == OfDevice && o.Device == id })
-	for _, l := range c.lines() {
-		if l.Quantity != driver.Power {
-			continue
-		}
-		watts, _ := new(decoder).decode(&l, len(c.times))
+	c := r.cut(from, r.before, func(o *Owner) bool { return o.Kind == OfDevice && o.Device == id },
+		func(m *meta) bool { return m.Quantity == driver.Power })
+	for _, l := range c.lines {
+		watts := c.values(&l)
 		before := median(c.times, watts, from, since.Add(-window))
 		after := median(c.times, watts, since, r.before)
 		if !(after < before) { // either may be NaN

@@ -16,6 +16,7 @@ var (
 	errMalformed  = errors.New("malformed answer")
 	errTooLarge   = errors.New("answer too large")
 	errRedirected = errors.New("redirected")
+	errAnswered   = errors.New("answered") // ends what Node.Check follows
 	errNotServed  = errors.New("resource.k8s.io is not served in a supported version")
 )
 

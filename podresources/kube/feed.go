@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/pager"
 	"k8s.io/klog/v2"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -82,18 +81,6 @@ func (f *feed) run(ctx context.Context) {
 		}
 		driver.Pause(ctx, delay.next(err))
 	}
-}
-
-// once lists the objects without watching them.
-func (f *feed) once(ctx context.Context) error {
-	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return f.list(ctx, options)
-	})
-	pages.PageSize = f.limit
-	if _, _, err := pages.ListWithAlloc(ctx, metav1.ListOptions{}); err != nil {
-		return err
-	}
-	return f.Replace(nil, "")
 }
 
 // begin begins a new set.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -48,29 +49,6 @@ func TestSlicesFollowed(t *testing.T) {
 			t.Errorf("the next watches were sent %d events: %+v", usage.Events-before, usage)
 		}
 		expect.Is(t, c.state(SourceSlices), "up", "slices")
-	})
-}
-
-// When a pool changes, devices neither vanish nor appear twice. The old ones are removed when the
-// new generation is complete.
-func TestGenerations(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t)
-		c.Put(kubetest.Slices, poolJSON("s1", "p", 1, 2, onNode1, "a", "b"))
-		c.Put(kubetest.Slices, poolJSON("s2", "p", 1, 2, onNode1, "c", "d"))
-		c.follow(t)
-		c.wantDevices(t, "p/a", "p/b", "p/c", "p/d")
-		c.Put(kubetest.Slices, poolJSON("new", "p", 2, 2, onNode1, "a", "x"))
-		c.wantDevices(t, "p/a", "p/b", "p/c", "p/d") // the old generation is the complete one
-		c.Put(kubetest.Slices, poolJSON("s1", "p", 2, 2, onNode1, "b"))
-		c.wantDevices(t, "p/a", "p/x", "p/b")
-		c.Put(kubetest.Slices, poolJSON("s1", "p", 3, 2, onNode1, "b"))
-		c.wantDevices(t, "p/a", "p/x", "p/b", "p/c", "p/d") // none is complete: all that is listed
-		c.Delete(kubetest.Slices, "", "s2")
-		c.Put(kubetest.Slices, poolJSON("new", "p", 3, 2, onNode1, "y"))
-		c.wantDevices(t, "p/b", "p/y")
-		got := c.node.Rejected(SourceSlices)
-		expect.That(t, len(got) == 0, "rejected %v", got)
 	})
 }
 
@@ -156,6 +134,28 @@ func testFeed(get answers, failures *int) *feed {
 			}
 		},
 	}
+}
+
+// list lists by a feed of a server without streams, and returns the error.
+func list(t *testing.T, f *feed) (err error) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	get := f.get
+	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
+		switch {
+		case query.Has("sendInitialEvents"):
+			return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
+		case query.Has("watch"):
+			return io.NopCloser(strings.NewReader("")), nil
+		}
+		return get(ctx, query)
+	}
+	f.report = func(_ time.Duration, outcome error) {
+		err = outcome
+		stop()
+	}
+	f.run(ctx)
+	return err
 }
 
 // lost is the end of an answer whose connection is lost.
@@ -255,22 +255,19 @@ func TestListFollowsAnOutage(t *testing.T) {
 
 // A response that is not a list, or is too large, is an error, and replaces nothing.
 func TestMalformedLists(t *testing.T) {
-	failures := 0
-	all := []string{
+	for _, answer := range []string{
 		"", "7", "[]", "{}", `{"items":7}`, `{"items":{}}`, `{"items":[{}`, `{"items":[{}]`, `{"items":[}`, `{"metadata":7}`,
 		`{"metadata":{"continue":5}}`, `{"items":[{}]]`, `{"items":["` + strings.Repeat("x", maxList) + `"]}`,
-	}
-	for _, answer := range all {
+	} {
 		f := testFeed(func(context.Context, url.Values) (io.ReadCloser, error) {
 			return io.NopCloser(strings.NewReader(answer)), nil
-		}, &failures)
+		}, new(int))
 		f.fill = func() (func(json.RawMessage), func(time.Time)) {
 			return func(json.RawMessage) {}, func(time.Time) { t.Errorf("%.50q replaces what was known", answer) }
 		}
-		err := f.once(t.Context())
+		err := list(t, f)
 		expect.That(t, err != nil && driver.ReasonOf(err) != "", "error of %.50q: %v", answer, err)
 	}
-	expect.Is(t, failures, len(all), "failures are reported")
 }
 
 // The Book gets a list of the pods with the time of its request, and changes with the time of their
@@ -313,7 +310,7 @@ func TestPodsFollowed(t *testing.T) {
 // consistent: it asks for no version that a cache of the server may have.
 func TestListIsOfItsFirstPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begun, failures := time.Now(), 0
+		begun := time.Now()
 		f := testFeed(func(_ context.Context, query url.Values) (io.ReadCloser, error) {
 			time.Sleep(3 * time.Second)
 			expect.That(t, !query.Has("resourceVersion") && query.Get("limit") != "", "asked for %v", query)
@@ -321,13 +318,13 @@ func TestListIsOfItsFirstPage(t *testing.T) {
 				return io.NopCloser(strings.NewReader(`{"metadata":{"resourceVersion":"5","continue":"x"},"items":[{}]}`)), nil
 			}
 			return io.NopCloser(strings.NewReader(`{"metadata":{"resourceVersion":"5"},"items":[{}]}`)), nil
-		}, &failures)
+		}, new(int))
 		var asked time.Time
 		objects := 0
 		f.fill = func() (func(json.RawMessage), func(time.Time)) {
 			return func(json.RawMessage) { objects++ }, func(at time.Time) { asked = at }
 		}
-		err := f.once(t.Context())
+		err := list(t, f)
 		expect.That(t, err == nil && asked.Equal(begun) && time.Since(begun) == 6*time.Second && objects == 2,
 			"asked for %v after the list began, %d objects, error %v", asked.Sub(begun), objects, err)
 	})

@@ -7,12 +7,10 @@ import (
 	"io"
 	"maps"
 	"net/url"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -23,14 +21,8 @@ const maxObjectSize = 4 << 20
 
 // answer is the result of reading a claim.
 type answer struct {
-	found   bool      // it is a claim that can be used
-	bare    bool      // the claim was not allocated
-	created time.Time // when it was created; zero: unknown
-}
-
-// old reports whether the claim was created longer than refreshAfter ago.
-func (a answer) old(now time.Time) bool {
-	return !a.created.IsZero() && now.Sub(a.created) > refreshAfter
+	found bool // it is a claim that can be used
+	bare  bool // the claim was not allocated
 }
 
 // read requests an object by its name, and gives the Book the answer. An object that does not exist
@@ -68,7 +60,7 @@ func (r *reader) readClaim(ctx context.Context, claim podresources.Claim, asked 
 	}
 	rejected := driver.Rejections{}
 	name, facts, ok := parseClaim(raw, r.config.Selection.ClaimLabels, rejected)
-	of = answer{found: ok && name == claim, bare: len(facts.Results) == 0, created: facts.Created}
+	of = answer{found: ok && name == claim, bare: len(facts.Results) == 0}
 	if !of.found {
 		rejected.Add(driver.ReasonMalformedClaim, 1)
 	}
@@ -100,35 +92,20 @@ func (r *reader) readPod(ctx context.Context, o object, asked time.Time) error {
 	return nil
 }
 
-// check requests each wanted claim once, and returns the numbers of wanted and of found claims.
-// refused is the reason why some may not be read; err is the error of failed requests.
-func (r *reader) check(ctx context.Context) (claims, found int, refused, err error) {
-	var all []object
+// known returns the numbers of the claims to read, and of those that were found.
+func (r *reader) known() (claims, found int) {
 	r.mu.Lock()
-	for o := range r.objects {
-		if o.uid == "" {
-			all = append(all, o)
+	defer r.mu.Unlock()
+	for o, s := range r.objects {
+		if o.uid != "" {
+			continue
 		}
-	}
-	r.mu.Unlock()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var mu sync.Mutex
-	workqueue.ParallelizeUntil(ctx, fetchAtOnce, len(all), func(i int) {
-		of, failure := r.read(ctx, all[i])
-		mu.Lock()
-		defer mu.Unlock()
-		switch {
-		case apierrors.IsForbidden(failure):
-			refused = errors.Join(refused, failure)
-		case err == nil && failure != nil:
-			err = failure // those that are canceled now come later
-			cancel()
-		case of.found:
+		claims++
+		if s.found {
 			found++
 		}
-	})
-	return len(all), found, refused, err
+	}
+	return claims, found
 }
 
 // rejections returns the number of rejections so far, by reason.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -99,17 +100,15 @@ func NewNode(config Config) *Node {
 }
 
 // FollowSlices updates the inventory until ctx ends, with one list and watch of the slices that
-// name the node, and one of those that name none. If slices select nodes by labels, it also reads
-// the labels of the node.
+// name the node, and one of those that name none.
 func (n *Node) FollowSlices(ctx context.Context) {
 	report := joinedReport{report: n.reporter(SourceSlices)}
 	var following sync.WaitGroup
 	for half := range n.slices.halves {
 		f := n.sliceFeed(half)
 		f.report = report.half(half)
-		following.Go(func() { n.slices.follow(ctx, half, f) })
+		following.Go(func() { f.run(ctx) })
 	}
-	following.Go(func() { n.followLabels(ctx) })
 	following.Wait()
 }
 
@@ -167,54 +166,55 @@ type Finding struct {
 	Err    error
 }
 
-// Check requests each source once. wanted is called when the pods have been listed.
+// Check follows each source until its first outcome, and reads the wanted claims once; wanted is
+// called when the pods are known. Nothing else may follow the node meanwhile.
 func (n *Node) Check(ctx context.Context, wanted func() holders.Wanted) []Finding {
-	out := []Finding{n.checkSlices(ctx), {}, n.checkPods(ctx)}
+	slices := Finding{Source: SourceSlices, Err: n.first(ctx, SourceSlices, n.FollowSlices)}
+	devices, _ := n.Inventory()
+	slices.Text = fmt.Sprintf("resource.k8s.io/%s: %d devices of this node", n.versions.known(), len(devices))
+	pods := Finding{Source: SourcePods, Err: n.first(ctx, SourcePods, n.FollowPods)}
 	n.Want(wanted())
-	out[1] = n.checkClaims(ctx)
-	return append(out, n.checkTaintRules(ctx))
+	claims := Finding{Source: SourceClaims, Err: n.first(ctx, SourceClaims, n.readOnce)}
+	all, found := n.reader.known()
+	claims.Text = fmt.Sprintf("%d of the %d that are held are known", found, all)
+	rules := Finding{Source: SourceTaintRules, Err: n.first(ctx, SourceTaintRules, n.FollowTaintRules)}
+	rules.Text = fmt.Sprintf("resource.k8s.io/%s: %d rules of the cluster", n.taintVersions.known(), len(n.TaintRules()))
+	if isPermanent(rules.Err) {
+		rules.Text = fmt.Sprintf("not used, taints of DeviceTaintRules are unknown (optional): %v", rules.Err)
+		rules.Err = nil
+	}
+	return []Finding{slices, claims, pods, rules}
 }
 
-func (n *Node) checkSlices(ctx context.Context) Finding {
-	finding := Finding{Source: SourceSlices}
-	for half := range n.slices.halves {
-		f := n.sliceFeed(half)
-		if err := f.once(ctx); err != nil {
-			finding.Err = err
-			return finding
+// first follows a source until its first outcome (of claims: its first failure), or its end, and
+// returns the error.
+func (n *Node) first(ctx context.Context, source string, follow func(context.Context)) error {
+	following, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	outcome := func(of string, err error) {
+		if of == source && !errors.Is(err, context.Canceled) && (err != nil || of != SourceClaims) {
+			stop(cmp.Or(err, errAnswered))
 		}
 	}
-	devices, _ := n.Inventory()
-	finding.Text = fmt.Sprintf("resource.k8s.io/%s: %d devices of this node", n.versions.known(), len(devices))
-	return finding
-}
-
-// countedPods counts the pods of lists.
-type countedPods struct {
-	podresources.PodSink
-	listed int
-}
-
-// PodsListed implements [podresources.PodSink].
-func (c *countedPods) PodsListed(pods []podresources.PodFacts, local bool, asked time.Time) {
-	c.listed = len(pods)
-	c.PodSink.PodsListed(pods, local, asked)
-}
-
-func (n *Node) checkPods(ctx context.Context) Finding {
-	pods := countedPods{PodSink: n.config.Book}
-	err := n.podFeed(&pods, podSelector(n.config.Name)).once(ctx)
-	return Finding{Source: SourcePods, Text: fmt.Sprintf("%d of this node", pods.listed), Err: err}
-}
-
-// checkClaims gets all wanted claims.
-func (n *Node) checkClaims(ctx context.Context) Finding {
-	claims, found, refused, err := n.reader.check(ctx)
-	if err != nil {
-		return Finding{Source: SourceClaims, Err: err}
+	before := n.config
+	n.config.Report = func(of string, _ time.Duration, err error) { outcome(of, err) }
+	n.config.Absent = outcome
+	follow(following)
+	n.config = before
+	if err := context.Cause(following); err != nil && !errors.Is(err, errAnswered) {
+		return withReason(err)
 	}
-	text := fmt.Sprintf("%d of the %d that are held are known", found, claims)
-	return Finding{Source: SourceClaims, Text: text, Err: refused}
+	return nil
+}
+
+// readOnce reads the wanted claims once.
+func (n *Node) readOnce(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	var reading sync.WaitGroup
+	reading.Go(func() { n.FollowClaims(ctx) })
+	n.Wait(ctx)
+	stop()
+	reading.Wait()
 }
 
 func (n *Node) reporter(source string) func(took time.Duration, err error) {

@@ -7,9 +7,13 @@ import (
 	"io"
 	"net/url"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
@@ -26,17 +30,19 @@ type hostile struct {
 	ended func() // is called before the end of each page
 }
 
-func (h *hostile) Get(_ context.Context, path string, query url.Values) (io.ReadCloser, error) {
+func (h *hostile) Get(_ context.Context, _ string, query url.Values) (io.ReadCloser, error) {
+	switch {
+	case query.Has("sendInitialEvents"):
+		return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
+	case query.Has("watch"):
+		return io.NopCloser(strings.NewReader("")), nil
+	}
 	reader, writer := io.Pipe()
-	go func() { _ = writer.CloseWithError(h.write(writer, path, query)) }()
+	go func() { _ = writer.CloseWithError(h.write(writer, query)) }()
 	return reader, nil
 }
 
-func (h *hostile) write(w io.Writer, path string, query url.Values) error {
-	if path == resourceGroup {
-		_, err := io.WriteString(w, `{"versions":[{"version":"v1"}]}`)
-		return err
-	}
+func (h *hostile) write(w io.Writer, query url.Values) error {
 	placement := onAll
 	if query.Get("fieldSelector") == "spec.nodeName=node1" {
 		placement = onNode1
@@ -74,9 +80,8 @@ func (h *hostile) load(t testing.TB) (peak, kept int64, node *Node) {
 			peak = max(peak, liveHeap()-before)
 		}
 	}
-	node = NewNode(Config{API: h, Name: "node1", Now: time.Now})
-	finding := node.checkSlices(t.Context())
-	must.That(t, finding.Err == nil, "%v", finding.Err)
+	node = NewNode(Config{API: h, Name: "node1", Now: time.Now, Jitter: func() float64 { return 0 }})
+	must.Do(t, node.first(t.Context(), SourceSlices, node.FollowSlices))
 	kept = liveHeap() - before
 	return max(peak, kept), kept, node
 }

@@ -40,7 +40,6 @@ type reader struct {
 	mu       sync.Mutex
 	objects  map[object]*scheduled
 	wants    int                                          // the number of calls of want
-	first    int                                          // the first of them that had claims
 	queue    workqueue.TypedDelayingInterface[*scheduled] // nil: nothing is read
 	settled  chan struct{}                                // closed when a request ends, and then replaced
 	rejected driver.Rejections
@@ -69,7 +68,6 @@ type scheduled struct {
 	want                int       // the last call of want that had it
 	wanted              time.Time // when that was
 
-	initial  bool          // it is one of the first claims, and its users have not changed since
 	answered atomic.Bool   // at least one request was answered
 	found    bool          // the last answer was a claim
 	bare     bool          // it was not allocated
@@ -115,9 +113,6 @@ func (r *reader) schedule(wanted holders.Wanted) (forgotten []podresources.Claim
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wants++
-	if r.first == 0 && len(wanted.Claims) > 0 {
-		r.first = r.wants
-	}
 	for claim, w := range wanted.Claims {
 		r.add(object{namespace: claim.Namespace, name: claim.Name}, w, time.Time{}, now)
 	}
@@ -147,11 +142,11 @@ func (r *reader) add(o object, w holders.WantedClaim, notBefore, now time.Time) 
 		if len(r.objects) == maxWanted {
 			return
 		}
-		s = &scheduled{object: o, WantedClaim: w, initial: r.wants == r.first}
+		s = &scheduled{object: o, WantedClaim: w}
 		r.objects[o] = s
 	}
 	if s.Users != w.Users {
-		s.changed, s.initial, s.soon = true, false, 0
+		s.changed, s.soon = true, 0
 		r.forgetDelays(s)
 	}
 	if s.found && s.soon == 0 && w.Disagrees {
@@ -301,7 +296,7 @@ func (r *reader) settle(s *scheduled, failures int, of answer, err error) {
 		r.fail(s, failures, err, now)
 	} else {
 		s.last = now
-		s.delay = r.spread(r.answer(s, of, now))
+		s.delay = r.spread(r.answer(s, of))
 		if failures == r.failures {
 			r.down = false
 			r.successes++
@@ -321,7 +316,7 @@ func (r *reader) spread(d time.Duration) time.Duration {
 }
 
 // answer records an answer, and returns the time until the next request.
-func (r *reader) answer(s *scheduled, of answer, now time.Time) time.Duration {
+func (r *reader) answer(s *scheduled, of answer) time.Duration {
 	r.failing.Forget(s)
 	s.failed, s.faulty = false, false
 	if of.found != s.found {
@@ -333,9 +328,6 @@ func (r *reader) answer(s *scheduled, of answer, now time.Time) time.Duration {
 	case s.uid != "":
 		return r.soon.When(s)
 	case of.found:
-		for s.initial && of.old(now) && r.refresh.NumRequeues(s) < skippedRefreshes {
-			r.refresh.When(s)
-		}
 		return r.refresh.When(s)
 	case r.refresh.NumRequeues(s) > 0: // it was known
 		return min(r.refresh.When(s), maxDelayPermanent)

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -102,22 +101,6 @@ func TestFailingClaim(t *testing.T) {
 	})
 }
 
-// A Node calls the Book without holding locks, so that the Book may call the Node.
-func TestBookAsksBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t)
-		held := c.putClaims("c", 2)
-		var pending []bool
-		c.book.told = func(claim podresources.Claim) { pending = append(pending, c.node.Pending(claim)) }
-		c.running.Go(func() { c.node.FollowClaims(t.Context()) })
-		c.wantFor(2*time.Second, held[:1])
-		c.wantFor(forgetAfter+2*time.Second, held[1:])
-		// The answer is expected until it is recorded.
-		expect.That(t, len(pending) >= 3 && pending[0] && !pending[len(pending)-1], "pending: %v", pending)
-		expect.That(t, slices.Equal(c.book.forgotten, []podresources.Claim{held[0].Claim}), "forgotten: %v", c.book.forgotten)
-	})
-}
-
 // A claim whose pods change while it is being read is read again 5 s later, and one that is no
 // longer wanted is not.
 func TestChangeDuringRequest(t *testing.T) {
@@ -165,46 +148,6 @@ func TestReadBeforeAllocated(t *testing.T) {
 		if facts := c.book.known()[claim]; len(facts.Results) != 1 || !facts.Results[0].Admin {
 			t.Errorf("0.1 s later it has %+v", facts.Results)
 		}
-	})
-}
-
-// Claims that are old when the program starts are read half as often at first as new ones, until
-// their pods change.
-func TestOldClaims(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t)
-		held := c.putClaims("old", 50)
-		for i := range held {
-			c.Put(kubetest.Claims, bytes.Replace(claimJSON(held[i].Claim.Name, held[i].Device.Device), []byte(`"uid"`),
-				fmt.Appendf(nil, `"creationTimestamp":%q,"uid"`, time.Now().Add(-time.Hour).Format(time.RFC3339)), 1))
-		}
-		c.running.Go(func() { c.node.FollowClaims(t.Context()) })
-		gets := func(d time.Duration) int {
-			before := c.Usage().Gets
-			c.wantFor(d, held)
-			return c.Usage().Gets - before
-		}
-		if at, after := gets(55*time.Second), gets(4*time.Minute); at != 50 || after != 100 { // after 0, 80, 240 s
-			t.Errorf("%d gets in the first minute and %d in the next four, of 50 claims", at, after)
-		}
-		held[0].Holders[0].Name = "another"
-		if n := gets(40 * time.Second); n < 3 || n > 4 { // after 0, 5, 15, 35 s
-			t.Errorf("%d gets after a change of the pods of one", n)
-		}
-	})
-}
-
-// A new claim is read before those that are to be read again, however many there are.
-func TestNewClaimsFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t)
-		held := c.putClaims("old", 300)
-		c.running.Go(func() { c.node.FollowClaims(t.Context()) })
-		c.wantFor(30*time.Second, held) // now 300 are read again, 10 a second
-		held = slices.Concat(c.putClaims("new", 1), held)
-		c.wantFor(2*time.Second, held)
-		_, known := c.book.known()[claimOfName("new0")]
-		expect.That(t, known, "a new claim is not known after 2 s")
 	})
 }
 

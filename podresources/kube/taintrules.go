@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"maps"
 	"net/url"
@@ -129,20 +128,4 @@ func (n *Node) taintRuleFeed() *feed {
 // are not served or may not be read, there are none.
 func (n *Node) FollowTaintRules(ctx context.Context) {
 	n.followOptional(ctx, SourceTaintRules, n.taintRuleFeed, n.taintRules.clear)
-}
-
-// checkTaintRules requests the rules once. Their absence is not a failure.
-func (n *Node) checkTaintRules(ctx context.Context) Finding {
-	err := n.taintRuleFeed().once(ctx)
-	finding := Finding{Source: SourceTaintRules}
-	switch {
-	case isPermanent(err):
-		finding.Text = fmt.Sprintf("not used, taints of DeviceTaintRules are unknown (optional): %v", err)
-	case err != nil:
-		finding.Err = err
-	default:
-		version, rules := n.taintVersions.known(), len(n.taintRules.all())
-		finding.Text = fmt.Sprintf("resource.k8s.io/%s: %d rules of the cluster", version, rules)
-	}
-	return finding
 }

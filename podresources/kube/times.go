@@ -36,12 +36,9 @@ const (
 	// has prepared it, and most likely set its status. The time doubles with each request. It is
 	// also the shortest time between two requests because of changes of the claim's pods.
 	firstRefresh = 5 * time.Second
-	// skippedRefreshes is how many doublings are left out for a claim that is older than refreshAfter
-	// and that pods held already when the program started: it is read again after 80 s.
-	skippedRefreshes = 4
 	// refreshAfter is how long an object that was read by name is used before it is read again. The
 	// allocation of a claim does not change while a pod holds it, and its status is read again soon
-	// after the allocation and when the claim's pods change; the labels of a node hardly change.
+	// after the allocation and when the claim's pods change.
 	refreshAfter = 10 * time.Minute
 	// absentAfter is the time until an object is read again that does not exist, may not be read,
 	// or disagrees with what the node says: the scheduler and the controllers follow each other

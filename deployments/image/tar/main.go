@@ -1,4 +1,4 @@
-// Command tar writes the image of dra-exporter as a tar file of an OCI layout. See make image-tar.
+// Command tar writes the image of dra-exporter as a tar file. See make image-tar.
 package main
 
 import (

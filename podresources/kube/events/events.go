@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/time/rate"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -104,19 +104,11 @@ const (
 type Writer struct {
 	config  Config
 	limiter *rate.Limiter
-	wake    chan struct{} // one element: something waits
 
 	mu      sync.Mutex
-	number  int
-	waiting map[identity]*entry
-	written map[identity]record // within the last rememberFor
-}
-
-// record is what is known of an event that was written, or tried to be.
-type record struct {
-	at     time.Time // of the last attempt
-	count  int32
-	exists bool // at the API server
+	queue   workqueue.TypedRateLimitingInterface[identity] // nil before Run
+	known   map[identity]*record                           // those that wait, or that were written within the last rememberFor
+	waiting int
 }
 
 // identity distinguishes events.
@@ -125,84 +117,50 @@ type identity struct {
 	reason, message string
 }
 
-func (e *Event) identity() identity { return identity{e.Object, e.Reason, e.Message} }
-
-// entry is an event that waits.
-type entry struct {
-	Event
-	number int       // in the order of arrival
-	due    time.Time // not before
-	count  int32     // with the earlier ones
-	exists bool      // the API server has the event, as far as known
+// record is an event that waits, was written, or tried to be.
+type record struct {
+	Event           // Times counts from the last attempt
+	waits bool      // the queue has it
+	tried time.Time // the last attempt
+	count int32     // before that
+	exist bool      // the API server has the event, as far as known
 }
 
 // New returns a writer.
 func New(config Config) *Writer {
-	return &Writer{
-		config: config, limiter: rate.NewLimiter(pace, burst), wake: make(chan struct{}, 1),
-		waiting: map[identity]*entry{}, written: map[identity]record{},
-	}
+	return &Writer{config: config, limiter: rate.NewLimiter(pace, burst), known: map[identity]*record{}}
 }
 
 // Write queues an event. It does not block: if there are too many, the event is dropped and
 // counted. It is safe for concurrent use.
 func (w *Writer) Write(events ...Event) {
-	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for i := range events {
-		e := &events[i]
-		id := e.identity()
-		known := w.waiting[id]
+	for _, e := range events {
+		id := identity{e.Object, e.Reason, e.Message}
+		r := w.known[id]
 		switch {
 		case e.UID == "":
 			w.config.Count(UIDUnknown)
-		case known != nil:
-			known.Times += e.Times
-			known.At = e.At
-		case len(w.waiting) >= maxWaiting:
+			continue
+		case r != nil && r.waits:
+			e.Times += r.Times
+		case w.waiting == maxWaiting:
 			w.config.Count(Result(driver.ReasonTooMany))
-		default:
-			due := now
-			if last, ok := w.written[id]; ok && last.at.Add(repeatEvery).After(now) {
-				due = last.at.Add(repeatEvery)
-			}
-			w.number++
-			w.waiting[id] = &entry{Event: *e, number: w.number, due: due}
+			continue
+		case r == nil:
+			r = &record{}
+			w.known[id] = r
+		}
+		if r.Event = e; r.waits {
+			continue
+		}
+		r.waits = true
+		w.waiting++
+		if w.queue != nil {
+			w.queue.AddAfter(id, time.Until(r.tried.Add(repeatEvery)))
 		}
 	}
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
-// next removes and returns the event that is due, or returns how long to wait for one. After the
-// end, events are due at once.
-func (w *Writer) next(atEnd bool) (*entry, time.Duration) {
-	now := time.Now()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	maps.DeleteFunc(w.written, func(_ identity, last record) bool { return now.Sub(last.at) >= rememberFor })
-	var first *entry
-	for _, e := range w.waiting {
-		if first == nil || e.due.Before(first.due) || e.due.Equal(first.due) && e.number < first.number {
-			first = e
-		}
-	}
-	switch {
-	case first == nil:
-		return nil, repeatEvery
-	case first.due.After(now) && !atEnd:
-		return nil, first.due.Sub(now)
-	}
-	id := first.identity()
-	delete(w.waiting, id)
-	last := w.written[id]
-	first.count, first.exists = last.count+int32(first.Times), last.exists
-	last.at = now
-	w.written[id] = last
-	return first, 0
 }
 
 // Run writes events until ctx ends, and then for a short time the waiting ones. It first asks the
@@ -213,67 +171,70 @@ func (w *Writer) Run(ctx context.Context) {
 		w.config.State(err)
 	}
 	cancel()
-	for ctx.Err() == nil {
-		e, wait := w.next(false)
-		if e == nil {
-			w.sleep(ctx, wait)
-			continue
+	delays := workqueue.NewTypedItemExponentialFailureRateLimiter[identity](time.Second, repeatEvery)
+	queue := workqueue.NewTypedRateLimitingQueue(delays)
+	stop := context.AfterFunc(ctx, queue.ShutDown)
+	defer stop()
+	w.mu.Lock()
+	w.queue = queue
+	for id := range w.known {
+		queue.Add(id)
+	}
+	w.mu.Unlock()
+	for id, over := queue.Get(); !over; id, over = queue.Get() {
+		if w.limiter.Wait(ctx) == nil {
+			w.write(ctx, id, false)
 		}
-		if w.limiter.Wait(ctx) != nil {
-			w.Write(e.Event)
-			break
-		}
-		w.write(ctx, e)
+		queue.Done(id)
 	}
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
-	for e, _ := w.next(true); e != nil; e, _ = w.next(true) {
-		w.write(ending, e)
+	for id, r := range w.known { // nothing is written any more
+		if r.waits {
+			w.write(ending, id, true)
+		}
 	}
 }
 
-// sleep waits for a time, or until there is another event.
-func (w *Writer) sleep(ctx context.Context, wait time.Duration) {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-w.wake:
-	case <-timer.C:
+// write sends an event, and counts the result. Unless it is the last time, an event waits on if the
+// API server can't be reached.
+func (w *Writer) write(ctx context.Context, id identity, last bool) {
+	w.mu.Lock()
+	maps.DeleteFunc(w.known, func(_ identity, r *record) bool { return !r.waits && time.Since(r.tried) >= rememberFor })
+	r := w.known[id]
+	now := *r
+	r.Times, r.tried = 0, time.Now()
+	w.mu.Unlock()
+	now.count += int32(now.Times)
+	sent, result, err := w.send(ctx, w.object(&now), now.exist)
+	w.config.State(err)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil && !last && again(err, w.queue.NumRequeues(id)) && time.Since(now.At) <= giveUpAfter {
+		r.Times += now.Times
+		w.queue.AddRateLimited(id)
+		return
 	}
-}
-
-// write sends an event, and counts the result. It tries again while the API server can't be
-// reached.
-func (w *Writer) write(ctx context.Context, e *entry) {
-	failures := 0
-	result, err := backoff.Retry(ctx, func() (Result, error) {
-		sent, result, err := w.send(ctx, w.object(e), e.exists)
-		w.config.State(err)
-		if err == nil {
-			e.count, e.exists = sent.Count, true
-			return result, nil
-		}
-		failures++
-		if !again(err, failures) || time.Since(e.At) > giveUpAfter {
-			err = backoff.Permanent(err)
-		}
-		return "", err
-	}, backoff.WithMaxElapsedTime(giveUpAfter))
 	if err != nil {
 		result = Result(driver.ReasonOf(err))
+	} else {
+		now.count, now.exist = sent.Count, true
 	}
-	w.mu.Lock()
-	w.written[e.identity()] = record{time.Now(), e.count, e.exists}
-	w.mu.Unlock()
+	r.count, r.exist, r.waits = now.count, now.exist, r.Times > 0
 	w.config.Count(result)
+	w.queue.Forget(id)
+	if r.waits {
+		w.queue.AddAfter(id, repeatEvery)
+	} else {
+		w.waiting--
+	}
 }
 
-// again reports whether an event should be sent again after this number of failures.
+// again reports whether an event should be sent again, after this number of failures before.
 func again(err error, failures int) bool {
 	reason := driver.ReasonOf(err)
 	if reason == driver.ReasonServerError {
-		return failures < maxServerErrors
+		return failures+1 < maxServerErrors
 	}
 	return slices.Contains([]driver.Reason{
 		driver.ReasonUnavailable, driver.ReasonTimeout, driver.ReasonRateLimited, driver.ReasonUnauthorized,

@@ -351,7 +351,7 @@ func TestName(t *testing.T) {
 		"a", strings.Repeat("a", 253), strings.Repeat("a.", 126) + "a", strings.Repeat("a", 199) + "-b",
 	} {
 		for _, reason := range []string{"A", "B"} {
-			e := w.object(&entry{Event: Event{Object: Object{Pod, "team", name, "uid"}, Reason: reason, Message: "é" + name}})
+			e := w.object(&record{Event: Event{Object: Object{Pod, "team", name, "uid"}, Reason: reason, Message: "é" + name}})
 			names[e.Name] = true
 			problems := validation.IsDNS1123Subdomain(e.Name)
 			expect.That(t, len(problems) == 0, "%s: %v", e.Name, problems)

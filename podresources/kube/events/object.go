@@ -33,7 +33,7 @@ const (
 
 // object returns the object of the API for an event. Its name is derived from the object and the
 // event, so that after a restart the same event is found.
-func (w *Writer) object(e *entry) *corev1.Event {
+func (w *Writer) object(e *record) *corev1.Event {
 	at := metav1.NewTime(e.At)
 	version := "v1"
 	if e.Kind == ResourceClaim {

@@ -76,9 +76,9 @@ func (c *Cluster) RuntimeSocket() string {
 	return c.Root() + node.ContainerdSocket
 }
 
-// ImportImage imports an image into containerd from a tar file of an OCI layout, as "make
-// image-tar" writes it. When it returns, pods can use the image by the name in the file. They must
-// not pull it: set imagePullPolicy to Never, or to IfNotPresent with a tag other than latest.
+// ImportImage imports an image into containerd from a tar file, as "make image-tar" writes it. When
+// it returns, pods can use the image by the name in the file. They must not pull it: set
+// imagePullPolicy to Never, or to IfNotPresent with a tag other than latest.
 //
 // This is almost all that a test of a DaemonSet needs. The node has the usual paths
 // (/var/lib/kubelet, /var/log/pods, /var/run/cdi, /proc, /sys). Pods reach the API server as in any

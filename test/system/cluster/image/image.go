@@ -5,21 +5,16 @@ package image
 import (
 	"archive/tar"
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
-)
 
-// The media types of the OCI image specification.
-const (
-	indexType    = "application/vnd.oci.image.index.v1+json"
-	manifestType = "application/vnd.oci.image.manifest.v1+json"
-	configType   = "application/vnd.oci.image.config.v1+json"
-	layerType    = "application/vnd.oci.image.layer.v1.tar"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
 // Config describes an image.
@@ -29,122 +24,60 @@ type Config struct {
 	Aliases []string
 }
 
-// descriptor refers to another part of an image.
-type descriptor struct {
-	MediaType   string            `json:"mediaType"`
-	Digest      string            `json:"digest"`
-	Size        int               `json:"size"`
-	Annotations map[string]string `json:"annotations,omitempty"`
-}
-
-type object = map[string]any
-
-// Write writes the image as a tar file of an OCI layout, which containerd can import. In a
-// container, the program can also be run by its aliases.
+// Write writes the image as a tar file, as docker save does. In a container, the program can also be
+// run by its aliases.
 func Write(path string, c Config) error {
-	program, err := os.ReadFile(c.Program)
-	if err != nil {
-		return fmt.Errorf("read the image's program: %w", err)
-	}
-	var b bytes.Buffer
-	if err := write(&b, c, program); err != nil {
-		return fmt.Errorf("make image %s: %w", c.Name, err)
-	}
-	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
-		return fmt.Errorf("write image %s: %w", c.Name, err)
-	}
-	return nil
-}
-
-func write(w io.Writer, c Config, program []byte) error {
-	root, err := layer(program, c.Aliases)
+	tag, err := name.NewTag(c.Name)
 	if err != nil {
 		return err
 	}
-	out := layout{w: tar.NewWriter(w)}
-	layers := out.blob(layerType, root)
-	config := out.document(configType, object{
-		"architecture": runtime.GOARCH,
-		"os":           "linux",
-		"config":       object{"Env": []string{"PATH=/bin"}, "Entrypoint": []string{"/bin/program"}},
-		"rootfs":       object{"type": "layers", "diff_ids": []string{layers.Digest}},
-	})
-	manifest := out.document(manifestType, object{
-		"schemaVersion": 2, "mediaType": manifestType, "config": config, "layers": []descriptor{layers},
-	})
-	manifest.Annotations = map[string]string{"io.containerd.image.name": c.Name}
-	out.json("index.json", object{"schemaVersion": 2, "mediaType": indexType, "manifests": []descriptor{manifest}})
-	out.json("oci-layout", object{"imageLayoutVersion": "1.0.0"})
-	return out.close()
+	root, err := rootOf(c)
+	if err != nil {
+		return fmt.Errorf("make image %s: %w", c.Name, err)
+	}
+	layer, err := tarball.LayerFromOpener(
+		func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(root)), nil })
+	if err != nil {
+		return fmt.Errorf("make image %s: %w", c.Name, err)
+	}
+	image, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		return fmt.Errorf("make image %s: %w", c.Name, err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		return fmt.Errorf("make image %s: %w", c.Name, err)
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", runtime.GOARCH
+	config.Config = v1.Config{Env: []string{"PATH=/bin"}, Entrypoint: []string{"/bin/program"}}
+	image, err = mutate.ConfigFile(image, config)
+	if err != nil {
+		return fmt.Errorf("make image %s: %w", c.Name, err)
+	}
+	return tarball.WriteToFile(path, tag, image)
 }
 
-// layer returns the root file system as a tar file.
-func layer(program []byte, aliases []string) ([]byte, error) {
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	headers := []tar.Header{
-		{Typeflag: tar.TypeDir, Name: "bin/", Mode: 0o755},
-		{Typeflag: tar.TypeReg, Name: "bin/program", Mode: 0o755, Size: int64(len(program))},
+// rootOf returns the root file system as a tar file.
+func rootOf(c Config) ([]byte, error) {
+	program, err := os.ReadFile(c.Program)
+	if err != nil {
+		return nil, err
 	}
-	for _, alias := range aliases {
+	headers := []tar.Header{{Name: "bin/", Mode: 0o755}, {Name: "bin/program", Mode: 0o755, Size: int64(len(program))}}
+	for _, alias := range c.Aliases {
 		headers = append(headers, tar.Header{Typeflag: tar.TypeSymlink, Name: "bin/" + alias, Linkname: "program"})
 	}
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
 	for i := range headers {
 		if err := w.WriteHeader(&headers[i]); err != nil {
 			return nil, err
 		}
-		if headers[i].Size > 0 {
-			if _, err := w.Write(program); err != nil {
-				return nil, err
-			}
+		if _, err := w.Write(program[:headers[i].Size]); err != nil {
+			return nil, err
 		}
 	}
-	err := w.Close()
+	err = w.Close()
 	return b.Bytes(), err
-}
-
-// layout writes the files of an OCI layout. After an error it writes nothing more.
-type layout struct {
-	w   *tar.Writer
-	err error
-}
-
-func (l *layout) close() error {
-	if l.err != nil {
-		return l.err
-	}
-	return l.w.Close()
-}
-
-func (l *layout) file(name string, content []byte) {
-	if l.err != nil {
-		return
-	}
-	if l.err = l.w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(content))}); l.err == nil {
-		_, l.err = l.w.Write(content)
-	}
-}
-
-// blob writes content to a file that is named after its digest.
-func (l *layout) blob(mediaType string, content []byte) descriptor {
-	sum := sha256.Sum256(content)
-	digest := hex.EncodeToString(sum[:])
-	l.file("blobs/sha256/"+digest, content)
-	return descriptor{MediaType: mediaType, Digest: "sha256:" + digest, Size: len(content)}
-}
-
-func (l *layout) document(mediaType string, o object) descriptor {
-	content, err := json.Marshal(o)
-	if l.err == nil {
-		l.err = err
-	}
-	return l.blob(mediaType, content)
-}
-
-func (l *layout) json(name string, o object) {
-	content, err := json.Marshal(o)
-	if l.err == nil {
-		l.err = err
-	}
-	l.file(name, content)
 }

@@ -4,7 +4,7 @@
 //	cluster down      stop it
 //	cluster kubectl   start kubectl as the administrator
 //	cluster record    save the answers of the kubelet and the API server in a folder
-//	cluster import    load images into containerd from tar files of OCI layouts
+//	cluster import    load images into containerd from tar files of docker save
 //	cluster build     compile Kubernetes, another kubelet and containerd, unless the cache has them
 //
 // The other commands are internal: a cluster's own processes use them.
