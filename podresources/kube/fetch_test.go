@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,25 +108,5 @@ func TestWaitIsBounded(t *testing.T) {
 		if waited := time.Since(begun); waited != 0 {
 			t.Errorf("waited for %v of an API server that does not answer", waited)
 		}
-	})
-}
-
-// The budget of claims holds for any number of them.
-func TestClaimBudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t)
-		var held []podresources.Allocation
-		for i := range 500 {
-			name := fmt.Sprint("c", i)
-			c.Put(kubetest.Claims, claimJSON(name, fmt.Sprint("d", i)))
-			held = append(held, allocation(name, fmt.Sprint("d", i), "pod"))
-		}
-		c.follow(t)
-		c.want(held...)
-		time.Sleep(10 * time.Second)
-		got := c.Usage().Gets
-		expect.That(t, got >= 100 && got <= fetchBurst+10*fetchRate+fetchAtOnce, "%d gets in 10 s", got)
-		time.Sleep(time.Minute)
-		expect.Is(t, len(c.book.known()), 500, "of 500 claims are known after a minute")
 	})
 }

@@ -93,6 +93,7 @@ func NewNode(config Config) *Node {
 		versions:      newVersions(config.API, config.Now, resourceVersions()),
 		slices:        newSliceSet(config.Name, cmp.Or(config.SliceBytes, MaxSliceBytes)),
 		taintVersions: newVersions(config.API, config.Now, taintRuleVersions()),
+		taintRules:    taintRuleSet{rejected: driver.Rejections{}},
 		rejectedPods:  driver.Rejections{},
 	}
 	n.reader = newReader(&n.config, n.versions, n.reporter(SourceClaims))
@@ -138,7 +139,7 @@ func (n *Node) Pending(claim podresources.Claim) bool { return n.reader.pending(
 // been listed yet. It is immutable.
 func (n *Node) Inventory() (driver.Inventory, bool) { return n.slices.inventory() }
 
-// TaintRules returns the valid DeviceTaintRules of the cluster, sorted by name. They are immutable.
+// TaintRules returns the valid DeviceTaintRules of the cluster, sorted by name.
 func (n *Node) TaintRules() []inventory.TaintRule { return n.taintRules.all() }
 
 // Rejected returns the number of rejections so far in the input of a source.

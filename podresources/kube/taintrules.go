@@ -30,8 +30,6 @@ func taintRuleVersions() []string { return []string{"v1", "v1beta2", "v1alpha3"}
 type taintRuleSet struct {
 	mu       sync.Mutex
 	rules    map[string]inventory.TaintRule // by name
-	sorted   []inventory.TaintRule          // by name; shared: never changed
-	changed  bool
 	rejected driver.Rejections
 }
 
@@ -46,7 +44,7 @@ func (s *taintRuleSet) fill() (add func(json.RawMessage), done func(asked time.T
 	return add, func(time.Time) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.rules, s.changed = rules, true
+		s.rules = rules
 	}
 }
 
@@ -61,51 +59,35 @@ func (s *taintRuleSet) update(object json.RawMessage, gone bool) {
 	defer s.mu.Unlock()
 	if gone {
 		delete(s.rules, nameOf(object))
-		s.changed = true
-		return
+	} else {
+		s.put(s.rules, object)
 	}
-	s.changed = s.put(s.rules, object) || s.changed
 }
 
-// put stores a rule, and reports whether it changed the rules. An invalid rule still replaces its
-// previous version.
-func (s *taintRuleSet) put(rules map[string]inventory.TaintRule, raw json.RawMessage) bool {
+// put stores a rule. An invalid rule still replaces its previous version.
+func (s *taintRuleSet) put(rules map[string]inventory.TaintRule, raw json.RawMessage) {
 	rule, reason := inventory.DecodeTaintRule(raw)
-	if reason != "" {
-		s.reject(reason)
+	_, known := rules[rule.Name]
+	switch {
+	case reason != "":
 		delete(rules, nameOf(raw))
-		return true
+	case !known && len(rules) == maxTaintRules:
+		reason = driver.ReasonTooManyTaintRules
+	default:
+		rules[rule.Name] = rule
 	}
-	before, known := rules[rule.Name]
-	if !known && len(rules) == maxTaintRules {
-		s.reject(driver.ReasonTooManyTaintRules)
-		return false
+	if reason != "" {
+		s.rejected[reason]++
 	}
-	if known && before == rule {
-		return false // only the status changed
-	}
-	rules[rule.Name] = rule
-	return true
-}
-
-func (s *taintRuleSet) reject(reason driver.Reason) {
-	if s.rejected == nil {
-		s.rejected = driver.Rejections{}
-	}
-	s.rejected[reason]++
 }
 
 // all returns the rules, sorted by name.
 func (s *taintRuleSet) all() []inventory.TaintRule {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.changed {
-		s.sorted = slices.SortedFunc(maps.Values(s.rules), func(a, b inventory.TaintRule) int {
-			return strings.Compare(a.Name, b.Name)
-		})
-		s.changed = false
-	}
-	return s.sorted
+	return slices.SortedFunc(maps.Values(s.rules), func(a, b inventory.TaintRule) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 }
 
 func (s *taintRuleSet) rejections() driver.Rejections {

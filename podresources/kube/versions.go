@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"slices"
 	"sync"
 	"time"
 
@@ -29,8 +28,9 @@ type versions struct {
 	list []string // best first
 
 	mu    sync.Mutex
-	used  string    // "": not known yet
-	until time.Time // when the better ones are tried again, or all if none is served
+	used  string   // "": not known yet
+	tried []string // until then: the one in use first; none shortly after none was served
+	until time.Time
 }
 
 func newVersions(api API, now func() time.Time, list []string) *versions {
@@ -56,19 +56,14 @@ func (v *versions) get(ctx context.Context, resource string, query url.Values) (
 	return nil, fmt.Errorf("%w: %w", errNotServed, err)
 }
 
-// order returns the versions to try, the one in use first unless it is time to look for a better
-// one, and none shortly after none was served.
+// order returns the versions to try.
 func (v *versions) order() []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.until.IsZero() || v.now().After(v.until) {
+	if v.now().After(v.until) {
 		return v.list
 	}
-	if v.used == "" {
-		return nil
-	}
-	return slices.Concat([]string{v.used}, slices.DeleteFunc(slices.Clone(v.list),
-		func(version string) bool { return version == v.used }))
+	return v.tried
 }
 
 // served records that the path of a version exists, if an answer proves it.
@@ -84,9 +79,9 @@ func (v *versions) served(version string, err error) {
 func (v *versions) set(version string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.used, v.until = version, v.now().Add(renegotiate)
-	if version == "" {
-		v.until = v.now().Add(maxDelayPermanent)
+	v.used, v.tried, v.until = version, nil, v.now().Add(maxDelayPermanent)
+	if version != "" {
+		v.tried, v.until = append([]string{version}, v.list...), v.now().Add(renegotiate)
 	}
 }
 
