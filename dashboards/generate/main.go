@@ -167,10 +167,7 @@ func prices(o *rules.Options) func(string) error {
 
 // generate returns the files by name.
 func generate(o rules.Options) (map[string][]byte, error) {
-	catalog, err := query.NewCatalog()
-	if err != nil {
-		return nil, err
-	}
+	catalog := query.NewCatalog()
 	groups, err := rules.Groups(o, catalog)
 	if err != nil {
 		return nil, err

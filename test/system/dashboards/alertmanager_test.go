@@ -133,7 +133,7 @@ type kinds map[string]model.LabelSet
 
 func alertKinds(t *testing.T) kinds {
 	t.Helper()
-	catalog := must.Get(query.NewCatalog())(t)
+	catalog := query.NewCatalog()
 	groups := must.Get(rules.Groups(rules.Defaults(), catalog))(t)
 	out := kinds{}
 	for _, g := range groups {
