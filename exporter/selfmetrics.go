@@ -66,7 +66,9 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 	m.makeProcessMetrics(r)
 	m.makeStateMetrics(r)
 	r.gauges("dra_exporter_node_info", "The node that the exporter runs on.", "node").WithLabelValues(node).Set(1)
-	registry.MustRegister(versioncollector.NewCollector("dra_exporter"), collectors.NewGoCollector(),
+	// Nothing reads go_memstats_*, which would be a series in fifty.
+	registry.MustRegister(versioncollector.NewCollector("dra_exporter"),
+		collectors.NewGoCollector(collectors.WithGoCollectorMemStatsMetricsDisabled()),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -3,7 +3,6 @@ package podresources
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"maps"
@@ -17,10 +16,7 @@ import (
 // Bounds of reading the cgroup file system.
 const (
 	maxPodCgroups    = 1 << 13 // pods that are remembered, beside those that exist
-	maxCgroupEntries = 1 << 13 // entries of one folder
-	maxCgroupWalk    = 512     // folders of one pod
 	maxKubepodsDepth = 3       // folders above kubepods
-	maxKubepodsWalk  = 1 << 12 // folders that are searched for kubepods
 	maxCgroupFile    = 4096    // bytes of one file
 
 	// minCgroupScan is the shortest time between two scans that [Cgroups.State] makes.
@@ -220,13 +216,9 @@ func (c *Cgroups) hierarchies() []string {
 // findKubepods searches level by level, and returns the folders of the first level that has any.
 func findKubepods(hierarchy string) []string {
 	level := []string{hierarchy}
-	walked := 0
 	for range maxKubepodsDepth + 1 {
 		var found, below []string
 		for _, dir := range level {
-			if walked++; walked > maxKubepodsWalk {
-				return found
-			}
 			for _, sub := range subfolders(dir) {
 				if isKubepods(filepath.Base(sub)) {
 					found = append(found, sub)
@@ -271,12 +263,12 @@ func podUID(name string) (string, bool) {
 // populated reports whether a cgroup, or one below it, has processes: by cgroup.events (version 2,
 // kernel Documentation/admin-guide/cgroup-v2.rst), or by the cgroup.procs of the tree (version 1).
 func populated(dir string) (bool, error) {
-	events, err := readHead(filepath.Join(dir, "cgroup.events"))
+	events, err := readHead(filepath.Join(dir, "cgroup.events"), maxCgroupFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return anyProcess(dir)
 	}
 	if err != nil {
-		return false, fmt.Errorf("read cgroup: %w", err)
+		return false, err
 	}
 	return parsePopulated(events)
 }
@@ -292,44 +284,32 @@ func parsePopulated(events []byte) (bool, error) {
 }
 
 // anyProcess looks for a process in a tree of cgroups.
-func anyProcess(root string) (bool, error) {
-	dirs := []string{root}
-	for walked := 0; len(dirs) > 0; walked++ {
-		if walked == maxCgroupWalk {
-			return false, fmt.Errorf("read cgroup: more than %d folders in %s", maxCgroupWalk, root)
+func anyProcess(dir string) (bool, error) {
+	procs, err := readHead(filepath.Join(dir, "cgroup.procs"), maxCgroupFile)
+	if err != nil || len(procs) > 0 {
+		return err == nil, err
+	}
+	for _, sub := range subfolders(dir) {
+		if any, err := anyProcess(sub); any || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return any, err
 		}
-		dir := dirs[len(dirs)-1]
-		procs, err := readHead(filepath.Join(dir, "cgroup.procs"))
-		if err != nil && (dir == root || !errors.Is(err, fs.ErrNotExist)) {
-			return false, fmt.Errorf("read cgroup: %w", err)
-		}
-		if len(procs) > 0 {
-			return true, nil
-		}
-		dirs = append(dirs[:len(dirs)-1], subfolders(dir)...)
 	}
 	return false, nil
 }
 
-// readHead reads the beginning of a file, up to maxCgroupFile.
-func readHead(path string) ([]byte, error) {
+// readHead reads the beginning of a file, up to a number of bytes.
+func readHead(path string, most int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	return io.ReadAll(io.LimitReader(file, maxCgroupFile))
+	return io.ReadAll(io.LimitReader(file, most))
 }
 
-// subfolders returns the folders in a folder, none if it cannot be read.
-func subfolders(dir string) []string {
-	file, err := os.Open(dir)
-	if err != nil {
-		return nil
-	}
-	defer file.Close()
-	entries, _ := file.ReadDir(maxCgroupEntries) // entries read before an error are returned too
-	var folders []string
+// subfolders returns the folders in a folder, those that can be read.
+func subfolders(dir string) (folders []string) {
+	entries, _ := os.ReadDir(dir) // entries read before an error are returned too
 	for _, entry := range entries {
 		if entry.IsDir() {
 			folders = append(folders, filepath.Join(dir, entry.Name()))

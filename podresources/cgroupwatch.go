@@ -39,21 +39,14 @@ func (c *Cgroups) Watch(ctx context.Context, emit func(Change)) error {
 	if err != nil {
 		notify = nil // only listing is used
 	}
-	first := driver.NewReader[*cgroupWatch](watchCgroups, c.Report)
-	w, err := first.Run(ctx, func(context.Context) (*cgroupWatch, error) {
-		return newCgroupWatch(c, notify, emit), nil
-	})
-	if err == nil {
-		err = w.run(ctx)
-	}
-	if notify != nil && !first.Busy() && (w == nil || !w.reader.Busy()) { // else closing might block
+	w := newCgroupWatch(c, notify, emit)
+	w.read(ctx, func() { w.present = w.scan() })
+	err = w.run(ctx)
+	if notify != nil && !w.reader.Busy() { // else closing might block
 		_ = notify.Close()
 	}
 	return err
 }
-
-// watchCgroups names the operation in errors.
-const watchCgroups = "watch cgroups"
 
 // cgroupWatch is one call of [Cgroups.Watch].
 type cgroupWatch struct {
@@ -66,13 +59,11 @@ type cgroupWatch struct {
 	nowhere bool // there is no kubepods folder
 }
 
-// newCgroupWatch lists the existing cgroups.
 func newCgroupWatch(c *Cgroups, notify *fsnotify.Watcher, emit func(Change)) *cgroupWatch {
-	w := &cgroupWatch{
-		cgroups: c, notify: notify, emit: emit, reader: driver.NewReader[struct{}](watchCgroups, c.Report),
+	return &cgroupWatch{
+		cgroups: c, notify: notify, emit: emit, reader: driver.NewReader[struct{}]("watch cgroups", c.Report),
+		present: map[string]podCgroup{},
 	}
-	w.present = w.scan()
-	return w
 }
 
 func (w *cgroupWatch) run(ctx context.Context) error {

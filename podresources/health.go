@@ -9,9 +9,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// maxHealth is the highest number of entries that are kept of a pod.
-const maxHealth = 4096
-
 // DeviceHealth is one resource of a container's allocatedResourcesStatus.
 type DeviceHealth struct {
 	// Resource is claim:NAME or claim:NAME/REQUEST of a claim, by the pod's own name, or the name
@@ -30,29 +27,21 @@ type DeviceHealth struct {
 func (h *DeviceHealth) worse(than *DeviceHealth) bool { return h.Health > than.Health }
 
 // podHealth returns the health of the devices in the containers' statuses.
-func podHealth(status *corev1.PodStatus) []DeviceHealth {
-	var out []DeviceHealth
-	for _, containers := range [2][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
-		for i := range containers {
-			for _, resource := range containers[i].AllocatedResourcesStatus {
-				for _, r := range resource.Resources {
-					if len(out) == maxHealth || checkName(string(r.ResourceID), maxCDIName, "missing") != "" {
-						continue
-					}
-					out = append(out, newDeviceHealth(string(resource.Name), &r))
+func podHealth(statuses []corev1.ContainerStatus) (out []DeviceHealth) {
+	for i := range statuses {
+		for _, resource := range statuses[i].AllocatedResourcesStatus {
+			for _, r := range resource.Resources {
+				of := DeviceHealth{Resource: string(resource.Name), ID: string(r.ResourceID), Health: healthOf(r.Health)}
+				if r.Message != nil && of.Health != driver.HealthGood {
+					of.Message = driver.OneLine(*r.Message)
+				}
+				if checkName(of.ID, maxCDIName, "missing") == "" {
+					out = append(out, of)
 				}
 			}
 		}
 	}
 	return out
-}
-
-func newDeviceHealth(resource string, r *corev1.ResourceHealth) DeviceHealth {
-	of := DeviceHealth{Resource: resource, ID: string(r.ResourceID), Health: healthOf(r.Health)}
-	if r.Message != nil && of.Health != driver.HealthGood {
-		of.Message = driver.OneLine(*r.Message)
-	}
-	return of
 }
 
 func healthOf(status corev1.ResourceHealthStatus) driver.HealthStatus {

@@ -19,7 +19,7 @@ func TestHealthOfStatus(t *testing.T) {
 			}})
 	}
 	var got []driver.HealthStatus
-	for _, h := range podHealth(&pod.Status) {
+	for _, h := range podHealth(pod.Status.ContainerStatuses) {
 		got = append(got, h.Health)
 	}
 	want := []driver.HealthStatus{

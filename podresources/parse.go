@@ -16,8 +16,7 @@ import (
 const (
 	// maxRows is the field Rows of [FullBounds]: each allocation takes some 10 kB of memory in all.
 	// Devices of claims have priority over those of device plugins.
-	maxRows   = 4 << 10
-	maxOwnCDI = 64 // CDI names of one device
+	maxRows = 4 << 10
 
 	maxName       = 253  // pod, claim, pool, device and share: the length of a DNS subdomain
 	maxDriverName = 63   // resource/v1 DriverNameMaxLength
@@ -45,27 +44,28 @@ func Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver.Rejections
 
 // Parse is [Parse] with these bounds instead of [FullBounds].
 func (b Bounds) Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver.Rejections) {
-	p := parser{most: b.orFull().Rows, rejected: driver.Rejections{}}
-	n := min(dynamicDevices(answer), p.most)
-	p.rows = make(map[rowKey]int, n)
-	p.allocations = slices.Grow(p.allocations, n)
+	p := parser{most: b.orFull().Rows, rows: map[rowKey]int{}, rejected: driver.Rejections{}}
 	// In order, so that holders are sorted, and the bounds always cut off the same ones.
-	pods := sorted(answer.GetPodResources(), comparePods)
-	for _, pod := range pods {
-		p.pod(pod)
+	var containers []holding
+	for _, pod := range sorted(answer.GetPodResources(), comparePods) {
+		containers = p.containers(containers, pod)
 	}
-	for _, pod := range pods {
-		p.plugins(pod)
+	for _, c := range containers {
+		for _, claim := range c.DynamicResources {
+			p.claim(c.Holder, claim)
+		}
+	}
+	for _, c := range containers {
+		for _, devices := range c.Devices {
+			p.plugins(c.Holder, devices)
+		}
 	}
 	p.rejected.Add(driver.ReasonTooMany, leftOut(answer))
 	for i := range p.allocations {
 		SortHolders(&p.allocations[i])
 	}
 	slices.SortFunc(p.allocations, Allocation.Compare)
-	if len(p.allocations) < n { // containers share claims: frees the unused capacity, since the result is kept for long
-		p.allocations = slices.Clone(p.allocations)
-	}
-	return p.allocations, p.rejected
+	return slices.Clone(p.allocations), p.rejected // without unused capacity: the result is kept for long
 }
 
 // ListedPods returns the pods of an answer, including those without devices.
@@ -87,87 +87,65 @@ type rowKey struct {
 	pod     Pod // only for a device plugin's device
 }
 
+// holding is a container with devices.
+type holding struct {
+	Holder
+	*v1.ContainerResources
+}
+
 // parser gathers the allocations of one answer.
 type parser struct {
 	most        int // allocations and pods of each, together
 	allocations []Allocation
-	lastEntry   []int // for each allocation, the number of the last claim entry with it
+	lastEntry   []int // for each allocation, the number of the last entry with it
 	rows        map[rowKey]int
 	rejected    driver.Rejections
 	holders     int // pods of allocations
-	entries     int
+	entries     int // of claims, and of resources of device plugins, in containers
 	scratch     []*v1.ClaimResource
 }
 
 func (p *parser) reject(reason driver.Reason) { p.rejected[reason]++ }
 
-func (p *parser) pod(pod *v1.PodResources) {
+// containers appends the containers of a pod that have devices.
+func (p *parser) containers(to []holding, pod *v1.PodResources) []holding {
 	if pod == nil {
 		p.reject(driver.ReasonMalformed)
-		return
+		return to
 	}
 	if reason := cmp.Or(checkName(pod.Namespace, maxName, driver.ReasonMissingPod),
 		checkName(pod.Name, maxName, driver.ReasonMissingPod)); reason != "" {
 		p.reject(reason)
-		return
+		return to
 	}
-	holder := Holder{Pod: Pod{Namespace: pod.Namespace, Name: pod.Name}}
-	for _, container := range sorted(pod.Containers, compareContainers) {
-		if len(container.GetDynamicResources()) == 0 && len(container.GetDevices()) == 0 {
+	for _, c := range sorted(pod.Containers, compareContainers) {
+		if len(c.GetDynamicResources()) == 0 && len(c.GetDevices()) == 0 {
 			continue
 		}
-		if reason := checkName(container.Name, maxName, driver.ReasonMissingContainer); reason != "" {
+		if reason := checkName(c.Name, maxName, driver.ReasonMissingContainer); reason != "" {
 			p.reject(reason)
 			continue
 		}
-		holder.Container = container.Name
-		for _, claim := range container.DynamicResources {
-			p.claim(holder, claim)
-		}
+		to = append(to, holding{Holder{Pod: Pod{Namespace: pod.Namespace, Name: pod.Name}, Container: c.Name}, c})
 	}
+	return to
 }
 
-// plugins adds the devices that device plugins gave to a pod. The kubelet lists a device once for
-// each part of its topology.
-func (p *parser) plugins(pod *v1.PodResources) {
-	if checkName(pod.GetNamespace(), maxName, "missing") != "" || checkName(pod.GetName(), maxName, "missing") != "" {
-		return
-	}
-	holder := Holder{Pod: Pod{Namespace: pod.Namespace, Name: pod.Name}}
-	of := map[string]int{} // devices by resource
-	for _, container := range sorted(pod.Containers, compareContainers) {
-		if checkName(container.GetName(), maxName, "missing") != "" {
+// plugins adds the devices that a device plugin gave to a container. The kubelet lists a device
+// once for each part of its topology.
+func (p *parser) plugins(holder Holder, d *v1.ContainerDevices) {
+	p.entries++
+	p.rejected.Add(driver.ReasonTooManyIDs, leftOut(d))
+	for _, id := range sorted(d.GetDeviceIds(), strings.Compare) {
+		if reason := cmp.Or(checkName(d.ResourceName, maxResource, driver.ReasonMissingResource),
+			checkName(id, maxName, driver.ReasonMissingDevice)); reason != "" {
+			p.reject(reason)
 			continue
 		}
-		holder.Container = container.Name
-		for _, d := range container.Devices {
-			p.entries++
-			p.rejected.Add(driver.ReasonTooManyIDs, leftOut(d))
-			for _, id := range sorted(d.GetDeviceIds(), strings.Compare) {
-				p.plugin(holder, d.GetResourceName(), id, of)
-			}
-		}
+		p.row(holder, rowKey{
+			claim: Claim{Namespace: holder.Namespace}, device: driver.ID{Driver: d.ResourceName, Device: id}, pod: holder.Pod,
+		}, nil)
 	}
-}
-
-// plugin adds a device of a device plugin; of are those of the pod so far, by resource.
-func (p *parser) plugin(holder Holder, resource, id string, of map[string]int) {
-	if reason := cmp.Or(checkName(resource, maxResource, driver.ReasonMissingResource),
-		checkName(id, maxName, driver.ReasonMissingDevice)); reason != "" {
-		p.reject(reason)
-		return
-	}
-	key := rowKey{
-		claim: Claim{Namespace: holder.Namespace}, device: driver.ID{Driver: resource, Device: id}, pod: holder.Pod,
-	}
-	if _, known := p.rows[key]; !known {
-		if of[resource] == maxPluginIDs {
-			p.reject(driver.ReasonTooManyIDs)
-			return
-		}
-		of[resource]++
-	}
-	p.row(holder, key, nil)
 }
 
 // claim adds the devices of one claim of one container.
@@ -199,20 +177,6 @@ func (p *parser) claim(holder Holder, entry *v1.DynamicResource) {
 			shareID: row.GetShareId(),
 		}, cdi)
 	}
-}
-
-// dynamicDevices returns the number of devices of claims in an answer; a device counts once for
-// each container that uses it.
-func dynamicDevices(answer *v1.ListPodResourcesResponse) int {
-	n := 0
-	for _, pod := range answer.GetPodResources() {
-		for _, container := range pod.GetContainers() {
-			for _, claim := range container.GetDynamicResources() {
-				n += len(claim.GetClaimResources())
-			}
-		}
-	}
-	return n
 }
 
 // row adds one device of one claim of one container.
@@ -256,11 +220,7 @@ func (p *parser) setCDI(a *Allocation, cdi []*v1.CDIDevice) {
 	}
 	var names []string
 	for _, d := range cdi {
-		reason := checkName(d.GetName(), maxCDIName, driver.ReasonMissingCDI)
-		if reason == "" && len(names) == maxOwnCDI {
-			reason = driver.ReasonTooMany
-		}
-		if reason != "" {
+		if reason := checkName(d.GetName(), maxCDIName, driver.ReasonMissingCDI); reason != "" {
 			p.reject(reason)
 			continue
 		}

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // Selection has the labels and annotations of pods, and the labels of claims, that are kept.
@@ -18,12 +20,8 @@ type Selection struct {
 // Chosen is a selected label or annotation: its key, and the name of the exported label.
 type Chosen struct{ Key, Name string }
 
-// Bounds of a pod object. The API server accepts at most 1.5 MiB.
-const (
-	maxPodClaims = 256
-	maxUses      = 4096
-	maxShown     = 512 // bytes of a label's or an annotation's value
-)
+// maxShown is the highest length of a label's or an annotation's value, in bytes.
+const maxShown = 512
 
 // NewPodFacts returns the facts of a pod object of the API server, and false if it has no valid
 // name.
@@ -35,29 +33,25 @@ func NewPodFacts(pod *corev1.Pod, selection *Selection) (Pod, PodFacts, bool) {
 		return name, PodFacts{}, false
 	}
 	facts := PodFacts{
-		Pod:     name,
-		UID:     uid,
-		Static:  static,
-		Created: pod.CreationTimestamp.UTC(),
-		Final:   pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
-		Meta:    podMeta(pod, selection),
-		Claims:  podClaims(pod),
-		Health:  podHealth(&pod.Status),
+		Pod:        name,
+		UID:        uid,
+		Static:     static,
+		Created:    pod.CreationTimestamp.UTC(),
+		Final:      pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+		Meta:       podMeta(pod, selection),
+		Claims:     podClaims(pod),
+		Containers: containerUses(pod),
+		Extended:   requestsExtended(pod),
 	}
-	facts.Running, facts.Started = containerStates(&pod.Status)
+	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+	facts.Health = podHealth(statuses)
+	facts.Running, facts.Started = containerStates(statuses)
 	if facts.Final {
-		facts.Finished = finished(&pod.Status)
-	}
-	facts.Extended = requestsExtended(pod)
-	if uses := containerUses(pod); countUses(uses) <= maxUses {
-		facts.Containers = uses
+		facts.Finished = finished(statuses)
 	}
 	if extended := pod.Status.ExtendedResourceClaimStatus; extended != nil &&
 		checkName(extended.ResourceClaimName, maxName, "missing") == "" {
-		facts.ExtendedClaim = extended.ResourceClaimName
-		if uses := extendedUses(extended); countUses(uses) <= maxUses {
-			facts.ExtendedUses = uses
-		}
+		facts.ExtendedClaim, facts.ExtendedUses = extended.ResourceClaimName, extendedUses(extended)
 	}
 	return name, facts, true
 }
@@ -89,32 +83,26 @@ func IsStaticUID(uid string) bool {
 const md5Size = 16
 
 // containerStates returns how many containers are running, and whether any ever ran.
-func containerStates(status *corev1.PodStatus) (running int, started bool) {
-	for _, containers := range [2][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
-		for i := range containers {
-			c := &containers[i]
-			if c.State.Running != nil {
-				running++
-			}
-			started = started || c.State.Running != nil || c.State.Terminated != nil ||
-				c.LastTerminationState.Terminated != nil || c.RestartCount > 0
+func containerStates(statuses []corev1.ContainerStatus) (running int, started bool) {
+	for i := range statuses {
+		c := &statuses[i]
+		if c.State.Running != nil {
+			running++
 		}
+		started = started || c.State.Running != nil || c.State.Terminated != nil ||
+			c.LastTerminationState.Terminated != nil || c.RestartCount > 0
 	}
 	return running, started
 }
 
 // finished returns when the last container ended, zero if one has not ended, or if that is unknown.
-func finished(status *corev1.PodStatus) (last time.Time) {
-	for _, containers := range [2][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
-		for i := range containers {
-			ended := containers[i].State.Terminated
-			if ended == nil || ended.FinishedAt.IsZero() {
-				return time.Time{}
-			}
-			if ended.FinishedAt.After(last) {
-				last = ended.FinishedAt.Time
-			}
+func finished(statuses []corev1.ContainerStatus) (last time.Time) {
+	for i := range statuses {
+		ended := statuses[i].State.Terminated
+		if ended == nil || ended.FinishedAt.IsZero() {
+			return time.Time{}
 		}
+		last = driver.Later(last, ended.FinishedAt.Time)
 	}
 	return last
 }
@@ -159,7 +147,7 @@ func shown(s string) string {
 // templates are in the status; an entry there without a name means that no claim was made.
 func podClaims(pod *corev1.Pod) []PodClaim {
 	var out []PodClaim
-	for _, c := range pod.Spec.ResourceClaims[:min(len(pod.Spec.ResourceClaims), maxPodClaims)] {
+	for _, c := range pod.Spec.ResourceClaims {
 		claim := PodClaim{Name: c.Name}
 		if c.ResourceClaimName != nil {
 			claim.Claim = *c.ResourceClaimName
@@ -203,15 +191,6 @@ func restarts(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// countUses returns the total number of uses of the containers.
-func countUses(containers []PodContainer) int {
-	n := 0
-	for i := range containers {
-		n += len(containers[i].Uses)
-	}
-	return n
-}
-
 // extendedUses returns for each container the requests of the claim that was made for extended
 // resources (KEP-5004).
 func extendedUses(status *corev1.PodExtendedResourceClaimStatus) []PodContainer {
@@ -231,13 +210,11 @@ func extendedUses(status *corev1.PodExtendedResourceClaimStatus) []PodContainer 
 // domain other than Kubernetes' own (k8s.io/kubernetes pkg/apis/core/helper,
 // IsExtendedResourceName).
 func requestsExtended(pod *corev1.Pod) bool {
-	for _, containers := range [2][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			for name := range containers[i].Resources.Requests {
-				if domain, _, ok := strings.Cut(string(name), "/"); ok && !strings.Contains(string(name), "kubernetes.io/") &&
-					!strings.HasPrefix(domain, "requests.") {
-					return true
-				}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for name := range c.Resources.Requests {
+			if domain, _, ok := strings.Cut(string(name), "/"); ok && !strings.Contains(string(name), "kubernetes.io/") &&
+				!strings.HasPrefix(domain, "requests.") {
+				return true
 			}
 		}
 	}

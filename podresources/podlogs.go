@@ -2,9 +2,7 @@ package podresources
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,10 +12,8 @@ import (
 )
 
 const (
-	// podLogsInterval is the shortest time between two checks of the folder.
+	// podLogsInterval is the shortest time between two reads of the folder.
 	podLogsInterval = 500 * time.Millisecond
-	// maxPodLogs bounds the entries of the folder that are read: a node has some hundred pods.
-	maxPodLogs = 1 << 12
 	// maxUID bounds a pod's UID: it has 36 characters, that of a static pod 32.
 	maxUID = 64
 )
@@ -30,19 +26,13 @@ type PodLogs struct {
 	reader *driver.Worker[podLogs]
 	latest podLogs
 	read   time.Time // when the folder was read last; zero: never
-	looked time.Time // when its modification time was checked last
-	err    error
 }
 
 // podLogs is the content of the folder.
 type podLogs struct {
-	pods    map[Pod]podLog
+	uids    map[Pod]string
 	folders map[string]bool // folders of all pods
-	changed time.Time       // the folder's modification time from before it was read
 }
-
-// podLog is the log folder of one pod.
-type podLog struct{ uid, folder string }
 
 // NewPodLogs returns the reader of the folder at path, usually /var/log/pods. report, which may be
 // nil, is called with the duration so far and the error of each read.
@@ -51,86 +41,53 @@ func NewPodLogs(path string, report func(time.Duration, error)) *PodLogs {
 }
 
 // UID returns the UID of a pod, "" if it is unknown. If several pods had that name, it is the one
-// whose folder appeared last or, if that was not observed, changed last. The folder is checked at
-// most twice a second, and read if it has changed or does not have the pod. While it can't be read,
-// or reading it hangs, the last data stay in use.
+// whose folder appeared last or, if that was not observed, changed last. The folder is read at most
+// twice a second. While it can't be read, or reading it hangs, the last data stay in use.
 func (l *PodLogs) UID(pod Pod, now time.Time) string {
-	_, known := l.latest.pods[pod]
-	switch {
-	case l.read.IsZero() || !known && now.Sub(l.read) >= podLogsInterval:
-		l.read, l.looked = now, now
-		latest := l.latest
-		l.refresh(func() (podLogs, error) { return readPodLogs(l.path, latest) })
-	case known && now.Sub(l.looked) >= podLogsInterval:
-		l.looked = now
-		latest := l.latest
-		l.refresh(func() (podLogs, error) { return readChanged(l.path, latest) })
+	if l.read.IsZero() || now.Sub(l.read) >= podLogsInterval {
+		l.read = now
+		before := l.latest
+		read := func(context.Context) (podLogs, error) { return readPodLogs(l.path, before) }
+		if latest, err := l.reader.Do(context.Background(), driver.ReadWait, read); err == nil {
+			l.latest = latest
+		}
 	}
-	return l.latest.pods[pod].uid
-}
-
-// refresh reads the folder if it is due.
-func (l *PodLogs) refresh(read func() (podLogs, error)) {
-	latest, err := l.reader.Do(context.Background(), driver.ReadWait, func(context.Context) (podLogs, error) {
-		return read()
-	})
-	if l.err = err; err == nil {
-		l.latest = latest
-	}
-}
-
-// readChanged reads the folder at path if it has changed.
-func readChanged(path string, latest podLogs) (podLogs, error) {
-	if info, err := os.Stat(path); err == nil && info.ModTime().Equal(latest.changed) {
-		return latest, nil
-	}
-	return readPodLogs(path, latest)
+	return l.latest.uids[pod]
 }
 
 // readPodLogs reads the folder at path, given its earlier content.
 func readPodLogs(path string, before podLogs) (podLogs, error) {
-	dir, err := os.Open(path)
+	entries, err := os.ReadDir(path)
 	if err != nil {
 		return podLogs{}, fmt.Errorf("read pod logs: %w", err)
 	}
-	defer dir.Close()
-	info, err := dir.Stat()
-	if err != nil {
-		return podLogs{}, fmt.Errorf("read pod logs: %w", err)
-	}
-	entries, err := dir.ReadDir(maxPodLogs)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return podLogs{}, fmt.Errorf("read pod logs: %w", err)
-	}
-	out := podLogs{
-		pods: make(map[Pod]podLog, len(entries)), folders: make(map[string]bool, len(entries)), changed: info.ModTime(),
-	}
+	out := podLogs{uids: make(map[Pod]string, len(entries)), folders: make(map[string]bool, len(entries))}
 	for _, entry := range entries {
 		pod, uid, ok := parsePodLog(entry.Name())
 		if !ok || !entry.IsDir() {
 			continue
 		}
 		out.folders[entry.Name()] = true
-		if other, twice := out.pods[pod]; twice && !before.newer(dir.Name(), pod, entry.Name(), other.folder) {
-			continue
+		if other, twice := out.uids[pod]; !twice || before.newer(path, pod, uid, other) {
+			out.uids[pod] = uid
 		}
-		out.pods[pod] = podLog{uid: uid, folder: entry.Name()}
 	}
 	return out, nil
 }
 
-// newer reports whether a pod's folder a in dir appeared after its folder b. If only b was there
-// before, a is newer. If both were, the one that was the newest stays so; if neither was, the one
-// that changed later is newer. A folder that is gone is not newer than any.
+// newer reports whether a pod's folder of UID a in dir appeared after that of UID b. If only b was
+// there before, a is newer. If both were, the one that was the newest stays so; if neither was, the
+// one that changed later is newer. A folder that is gone is not newer than any.
 func (l podLogs) newer(dir string, pod Pod, a, b string) bool {
-	switch newest := l.pods[pod].folder; {
-	case l.folders[a] != l.folders[b]:
-		return l.folders[b]
+	folder := func(uid string) string { return pod.Namespace + "_" + pod.Name + "_" + uid }
+	switch newest := l.uids[pod]; {
+	case l.folders[folder(a)] != l.folders[folder(b)]:
+		return l.folders[folder(b)]
 	case newest == a, newest == b:
 		return newest == a
 	}
-	infoA, errA := os.Lstat(filepath.Join(dir, a))
-	infoB, errB := os.Lstat(filepath.Join(dir, b))
+	infoA, errA := os.Lstat(filepath.Join(dir, folder(a)))
+	infoB, errB := os.Lstat(filepath.Join(dir, folder(b)))
 	if errA != nil || errB != nil {
 		return errA == nil
 	}

@@ -4,14 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode"
 )
 
 // PodWork is what the processes of a pod have done on the host so far. What can't be read is NaN.
@@ -76,154 +77,78 @@ func (w *PodWorks) Of(uids []string) (map[string]PodWork, error) {
 
 // readPodWork reads the cgroup of a pod, in one hierarchy of the cgroup file system at root.
 func readPodWork(dir, root string) (PodWork, error) {
-	if exists(filepath.Join(root, "cgroup.controllers")) {
-		return readUnified(dir)
+	cpuFile, cpuKey, perSecond := filepath.Join(dir, "cpu.stat"), "usage_usec", 1e6
+	memoryFile, memoryKeys := filepath.Join(dir, "memory.stat"), []string{"pgfault", "anon", "file"}
+	storageFile, storageKeys := filepath.Join(dir, "io.stat"), []string{"rbytes", "wbytes"}
+	if !exists(filepath.Join(root, "cgroup.controllers")) {
+		_, below, _ := strings.Cut(strings.TrimPrefix(dir, root+"/"), "/") // without the hierarchy
+		cpuFile, cpuKey, perSecond = filepath.Join(root, "cpuacct", below, "cpuacct.usage"), "", 1e9
+		memoryFile = filepath.Join(root, "memory", below, "memory.stat")
+		memoryKeys = []string{"total_pgfault", "total_rss", "total_cache"}
+		storageFile = filepath.Join(root, "blkio", below, "blkio.throttle.io_service_bytes_recursive")
+		storageKeys = []string{"Read", "Write"}
 	}
-	below, err := filepath.Rel(root, dir)
+	cpu, err := readStat(cpuFile, true, cpuKey)
 	if err != nil {
 		return PodWork{}, err
 	}
-	_, below, _ = strings.Cut(below, string(filepath.Separator)) // without the hierarchy
-	work := PodWork{Network: math.NaN()}
-	of := func(controller, file string) string { return filepath.Join(root, controller, below, file) }
-	nanoseconds, err := statOf(of("cpuacct", "cpuacct.usage"), "")
+	memory, err := readStat(memoryFile, true, memoryKeys...)
 	if err != nil {
 		return PodWork{}, err
 	}
-	work.CPU = nanoseconds[0] / 1e9
-	memory, err := statOf(of("memory", "memory.stat"), "total_pgfault", "total_rss", "total_cache")
-	if err != nil {
-		return PodWork{}, err
+	work := PodWork{
+		CPU: cpu[0] / perSecond, Faults: memory[0], Memory: memory[1] + memory[2], Storage: math.NaN(), Network: math.NaN(),
 	}
-	work.Faults, work.Memory = memory[0], memory[1]+memory[2]
-	work.Storage, err = optional(of("blkio", "blkio.throttle.io_service_bytes_recursive"), parseBlkio)
+	storage, err := readStat(storageFile, false, storageKeys...)
+	switch {
+	case err == nil:
+		work.Storage = storage[0] + storage[1]
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTSUP): // some kernels and nodes do not have it
+		err = nil
+	}
 	return work, err
 }
 
-// readUnified reads a cgroup of version 2.
-func readUnified(dir string) (PodWork, error) {
-	work := PodWork{Network: math.NaN()}
-	cpu, err := statOf(filepath.Join(dir, "cpu.stat"), "usage_usec")
-	if err != nil {
-		return PodWork{}, err
-	}
-	work.CPU = cpu[0] / 1e6
-	memory, err := statOf(filepath.Join(dir, "memory.stat"), "pgfault", "anon", "file")
-	if err != nil {
-		return PodWork{}, err
-	}
-	work.Faults, work.Memory = memory[0], memory[1]+memory[2]
-	work.Storage, err = optional(filepath.Join(dir, "io.stat"), parseIOStat)
-	return work, err
-}
-
-// maxStat limits the files of cgroups, of which memory.stat has up to 3 kB, and a procfs's net/dev,
-// which has 130 bytes per line.
-const maxStat = 1 << 16
-
-// statOf reads values of a file with lines of a key and a value. The key of a file with one value
-// is empty.
-func statOf(path string, keys ...string) ([]float64, error) {
-	text, err := readStat(path)
+// readStat returns the sum of the values of each key in a file.
+func readStat(path string, required bool, keys ...string) ([]float64, error) {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	values, err := parseStat(text, keys...)
+	values, err := parseStat(text, required, keys...)
 	if err != nil {
 		return nil, fmt.Errorf("parse %s: %w", filepath.Base(path), err)
 	}
 	return values, nil
 }
 
-// optional reads a file that only some kernels and nodes have. NaN: it is not there.
-func optional(path string, parse func([]byte) (float64, error)) (float64, error) {
-	text, err := readStat(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTSUP) {
-		return math.NaN(), nil
-	}
-	if err != nil {
-		return math.NaN(), err
-	}
-	value, err := parse(text)
-	if err != nil {
-		return math.NaN(), fmt.Errorf("parse %s: %w", filepath.Base(path), err)
-	}
-	return value, nil
-}
-
-func readStat(path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	text, err := io.ReadAll(io.LimitReader(file, maxStat+1))
-	if err == nil && len(text) > maxStat {
-		return nil, fmt.Errorf("read %s: more than %d bytes", filepath.Base(path), maxStat)
-	}
-	return text, err
-}
-
-// parseStat returns the values of keys of a cpu.stat, a memory.stat or a cpuacct.usage.
-func parseStat(text []byte, keys ...string) ([]float64, error) {
-	out := make([]float64, len(keys))
-	found := 0
-	for line := range bytes.Lines(text) {
-		key, value, two := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
-		if !two {
-			key, value = nil, key
-		}
-		for i, wanted := range keys {
-			if string(key) != wanted {
-				continue
-			}
-			n, err := strconv.ParseUint(string(value), 10, 64)
+// parseStat returns the sum of the values of each key in a file of a cgroup, in which a value
+// follows its key: cpu.stat, memory.stat and io.stat (kernel
+// Documentation/admin-guide/cgroup-v2.rst), blkio.throttle.io_service_bytes_recursive (kernel
+// Documentation/admin-guide/cgroup-v1/blkio-controller.rst). An empty key is that of the first
+// value. A required key must be there.
+func parseStat(text []byte, required bool, keys ...string) ([]float64, error) {
+	out, found := make([]float64, len(keys)), make([]bool, len(keys))
+	before := ""
+	for word := range bytes.FieldsFuncSeq(text, func(r rune) bool { return unicode.IsSpace(r) || r == '=' }) {
+		if i := slices.Index(keys, before); i >= 0 {
+			n, err := strconv.ParseUint(string(word), 10, 64)
 			if err != nil {
-				return nil, fmt.Errorf("%q: %w", wanted, err)
+				return nil, fmt.Errorf("%q: %w", before, err)
 			}
-			out[i] = float64(n)
-			found++
+			out[i] += float64(n)
+			found[i] = true
 		}
+		before = string(word)
 	}
-	if found != len(keys) {
-		return nil, fmt.Errorf("%d of %d values are there, once", found, len(keys))
+	if i := slices.Index(found, false); required && i >= 0 {
+		return nil, fmt.Errorf("there is no %q", keys[i])
 	}
 	return out, nil
 }
 
-// parseIOStat returns the sum of bytes of an io.stat (kernel
-// Documentation/admin-guide/cgroup-v2.rst).
-func parseIOStat(text []byte) (sum float64, err error) {
-	for field := range bytes.FieldsSeq(text) {
-		key, value, _ := bytes.Cut(field, []byte("="))
-		if string(key) != "rbytes" && string(key) != "wbytes" {
-			continue
-		}
-		n, err := strconv.ParseUint(string(value), 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", key, err)
-		}
-		sum += float64(n)
-	}
-	return sum, nil
-}
-
-// parseBlkio returns the sum of bytes of a blkio.throttle.io_service_bytes_recursive (kernel
-// Documentation/admin-guide/cgroup-v1/blkio-controller.rst).
-func parseBlkio(text []byte) (sum float64, err error) {
-	for line := range bytes.Lines(text) {
-		fields := bytes.Fields(line)
-		if len(fields) != 3 || string(fields[1]) != "Read" && string(fields[1]) != "Write" {
-			continue
-		}
-		n, err := strconv.ParseUint(string(fields[2]), 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", fields[1], err)
-		}
-		sum += float64(n)
-	}
-	return sum, nil
-}
+// maxNetDev limits a net/dev, in bytes: a pod may make interfaces, of which each has a line of 130.
+const maxNetDev = 1 << 16
 
 // podTraffic returns the bytes through the interfaces of a process's network namespace, NaN for
 // that of the host. A procfs entry has the same inode for all processes of a namespace.
@@ -237,7 +162,7 @@ func podTraffic(procfs string, pid int) (float64, error) {
 	if err != nil || os.SameFile(own, host) {
 		return math.NaN(), err
 	}
-	text, err := readStat(path(strconv.Itoa(pid)))
+	text, err := readHead(path(strconv.Itoa(pid)), maxNetDev)
 	if err != nil {
 		return math.NaN(), err
 	}

@@ -4,7 +4,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"testing"
 	"time"
 
@@ -117,24 +117,10 @@ func FuzzPodWork(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		for name, parse := range map[string]func() (float64, error){
-			"io.stat": func() (float64, error) { return parseIOStat(text) },
-			"blkio":   func() (float64, error) { return parseBlkio(text) },
-			"net/dev": func() (float64, error) { return parseTraffic(text) },
-			"cpuacct.usage": func() (float64, error) {
-				values, err := parseStat(text, "")
-				if err != nil {
-					return 0, err
-				}
-				if n, err := strconv.ParseFloat(strconv.FormatFloat(values[0], 'f', -1, 64), 64); err != nil || n != values[0] {
-					t.Errorf("a value of %v", values)
-				}
-				return values[0], nil
-			},
-		} {
-			if sum, err := parse(); err == nil && !(sum >= 0) {
-				t.Errorf("%s: %v", name, sum)
-			}
+		sums, err := parseStat(text, false, "", "rbytes", "Write")
+		traffic, failed := parseTraffic(text)
+		if err == nil && !(slices.Min(sums) >= 0) || failed == nil && !(traffic >= 0) {
+			t.Errorf("%v, %v", sums, traffic)
 		}
 	})
 }

@@ -39,7 +39,7 @@ func (p Processes) podOfContained(pid int) string {
 
 // cgroup returns the cgroups of a process, nil if they can't be read.
 func (p Processes) cgroup(pid int) []byte {
-	text, err := readHead(filepath.Join(p.procfs, strconv.Itoa(pid), "cgroup"))
+	text, err := readHead(filepath.Join(p.procfs, strconv.Itoa(pid), "cgroup"), maxCgroupFile)
 	if err != nil {
 		return nil
 	}
@@ -49,7 +49,7 @@ func (p Processes) cgroup(pid int) []byte {
 // started returns the time at which a process started, in clock ticks after the start of the
 // machine; false if it is gone, or has ended and waits for its parent.
 func (p Processes) started(pid int) (uint64, bool) {
-	text, err := readHead(filepath.Join(p.procfs, strconv.Itoa(pid), "stat"))
+	text, err := readHead(filepath.Join(p.procfs, strconv.Itoa(pid), "stat"), maxCgroupFile)
 	if err != nil {
 		return 0, false
 	}

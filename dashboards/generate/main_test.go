@@ -15,16 +15,18 @@ import (
 
 // TestShipped compares the generated files with the shipped ones.
 func TestShipped(t *testing.T) {
-	dir := t.TempDir()
-	status := run([]string{"-out=" + dir}, io.Discard)
+	out, chart := t.TempDir(), t.TempDir()
+	status := run([]string{"-out=" + out, "-chart=" + chart}, io.Discard)
 	must.That(t, status == 0, "status %d", status)
-	want, got := tree(t, dir), tree(t, "../out")
-	for name, content := range want {
-		expect.That(t, bytes.Equal(content, got[name]), "%s differs from the generated file", name)
-	}
-	for name := range got {
-		_, ok := want[name]
-		expect.That(t, ok, "%s is shipped but not generated", name)
+	for dir, shipped := range map[string]string{out: "../out", chart: "../../deployments/helm/dra-exporter/files"} {
+		want, got := tree(t, dir), tree(t, shipped)
+		for name, content := range want {
+			expect.That(t, bytes.Equal(content, got[name]), "%s: %s differs from the generated file", shipped, name)
+		}
+		for name := range got {
+			_, ok := want[name]
+			expect.That(t, ok, "%s: %s is shipped but not generated", shipped, name)
+		}
 	}
 }
 
@@ -40,20 +42,13 @@ func TestOnly(t *testing.T) {
 		"a file that is not there: status")
 }
 
-// The rules of deployments/compose are those of -demo, and flags after it override its windows.
-func TestDemo(t *testing.T) {
+// The rules of deployments/compose have its values.
+func TestValues(t *testing.T) {
+	dir := t.TempDir()
+	status := run([]string{"-out=" + dir, "-only=rules.yaml", "-values=../../deployments/compose/values.yaml"}, io.Discard)
+	must.That(t, status == 0, "status %d", status)
 	want := must.Get(os.ReadFile("../../deployments/compose/rules.yaml"))(t)
-	rules := func(args ...string) []byte {
-		dir := t.TempDir()
-		status := run(append([]string{"-out=" + dir, "-only=rules.yaml"}, args...), io.Discard)
-		must.That(t, status == 0, "%q: status %d", args, status)
-		return tree(t, dir)["rules.yaml"]
-	}
-	expect.That(t, bytes.Equal(rules("-demo"), want), "-demo differs from deployments/compose/rules.yaml")
-	expect.That(t, bytes.Equal(rules("-demo=false"), rules()), "-demo=false is not the default")
-	got := string(rules("-demo", "-idle.for=7s"))
-	expect.That(t, strings.Contains(got, "for: 7s") && !strings.Contains(got, "for: 30s"),
-		"-idle.for after -demo has no effect")
+	expect.That(t, bytes.Equal(tree(t, dir)["rules.yaml"], want), "deployments/compose/rules.yaml is another file")
 }
 
 func tree(t *testing.T, root string) map[string][]byte {
@@ -77,19 +72,30 @@ func tree(t *testing.T, root string) map[string][]byte {
 func TestBadUse(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	must.Do(t, os.WriteFile(file, nil, 0o600))
+	values := func(text string) string {
+		path := filepath.Join(t.TempDir(), "values.yaml")
+		must.Do(t, os.WriteFile(path, []byte(text), 0o600))
+		return "-values=" + path
+	}
 	tests := []struct {
 		args   []string
 		status int
 		want   string
 	}{
-		{[]string{"-idle.window=soon"}, exitUsage, "idle.window"},
-		{[]string{"-help"}, 0, "idle.used-share"},
-		{[]string{"-out=" + t.TempDir(), "-idle.used-share=7"}, exitFailure, "idle used share"},
+		{[]string{"-help"}, 0, "-values"},
+		{[]string{"-idle.window=2h"}, exitUsage, "idle.window"},
+		{[]string{"-values=/nowhere"}, exitFailure, "/nowhere"},
+		{[]string{values("prometheusRule: {idle: {window: soon}}")}, exitFailure, "soon"},
+		{[]string{values("prometheusRule: {idle: {windw: 2h}}")}, exitFailure, "windw"},
+		{[]string{values("prometheusRule: {idle: {usedShare: 7}}")}, exitFailure, "idle used share"},
+		{[]string{values("compat: {interval: 10ms}")}, exitFailure, "compat interval"},
+		{[]string{values("gateway: {url: dra.example.com}")}, exitFailure, "gateway"},
 		{[]string{"-out=" + file}, exitFailure, "make folder"},
 	}
 	for _, tt := range tests {
 		var stderr strings.Builder
-		if status := run(tt.args, &stderr); status != tt.status || !strings.Contains(stderr.String(), tt.want) {
+		if status := run(append([]string{"-out=" + t.TempDir()}, tt.args...), &stderr); status != tt.status ||
+			!strings.Contains(stderr.String(), tt.want) {
 			t.Errorf("%v: status %d: %s", tt.args, status, &stderr)
 		}
 	}

@@ -20,7 +20,7 @@ func workloads() Board {
 			{"Total", workloadTotal()},
 			{"By workload", workloadTables()},
 			{memberRow, memberTables()},
-			{workRow, []Panel{energyOfWork(), crossNUMA()}},
+			{workRow, []Panel{energyOfWork()}},
 		}, folded: []string{memberRow, workRow},
 	}
 }
@@ -28,14 +28,13 @@ func workloads() Board {
 // memberRow has what the pictures of pods and members are about.
 const memberRow = "Pods, members and errors"
 
-// workRow is empty in most clusters: it needs metrics of servers, or pods across NUMA nodes.
-const workRow = "Energy of each unit of work, and pods across NUMA nodes"
+// workRow is empty in most clusters: it needs metrics of servers.
+const workRow = "Energy of each unit of work"
 
-// shownWorkloads is how many workloads a table has, shownPods how many pods, and linesOfWorkloads
+// shownWorkloads is how many workloads a table has, and linesOfWorkloads
 // how many workloads a graph.
 const (
 	shownWorkloads   = 25
-	shownPods        = 10
 	linesOfWorkloads = 10
 )
 
@@ -203,23 +202,6 @@ func membersSideBySide() Panel {
 			signal("tensor", "Tensor", "percentunit"), signal("utilization", "Utilization", "percentunit"),
 			signal("clock", "Clock of its maximum", "percentunit"), signal("throttled", "Throttled", "percentunit"),
 			signal("power", "Power", "watt"), signal("traffic", "Traffic", "binBps")))
-}
-
-// crossNUMA is a table of the pods whose devices are of several NUMA nodes.
-func crossNUMA() Panel {
-	const (
-		across = `group by (<pod>, closest, farthest) (dra_pod_topology_info{cluster=~"$cluster", node=~"$node", ` +
-			`namespace=~"$namespace", farthest="across"})`
-		traffic = `sum by (<pod>) (max by (<pod>, link, direction) ` +
-			`(pod:dra_cross_numa_io_bytes:rate{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"`
-	)
-	return orEmpty("where no pod has devices of several NUMA nodes",
-		ranked("All links", shownPods, "Pods across NUMA nodes", "Pods that hold devices of several NUMA nodes, and the "+
-			"traffic on the links of their devices: what these exchange passes between the sockets. Closest: the closest "+
-			"pair of the pod's devices.", "none", 24, 7, labelsOf(fmt.Sprintf(`topk(%d, %s)`, shownPods, across)),
-			columnOf("All links", "binBps", fmt.Sprintf(`topk(%d, %s})))`, shownPods, traffic)),
-			columnOf("PCIe", "binBps", fmt.Sprintf(`topk(%d, %s, link="pcie"})))`, shownPods, traffic)),
-			columnOf("Network", "binBps", fmt.Sprintf(`topk(%d, %s, link=~"network|rdma"})))`, shownPods, traffic))))
 }
 
 // workloadPictures show which workloads waste what they hold, whose members leave the pack, and

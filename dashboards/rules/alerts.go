@@ -20,7 +20,6 @@ type alert struct {
 	action      string // the label action, which distinguishes alerts of one name
 	expr        string // with abbreviations, see Options.words
 	hold, keep  time.Duration
-	off         bool // it is in the runbook, but not in the rules
 	severity    severity
 	summary     string
 	description string
@@ -28,7 +27,6 @@ type alert struct {
 	meaning    string // of the runbook, as Markdown
 	diagnosis  string // where to look
 	mitigation string // what to do
-	queries    []string
 }
 
 // alertGroup is a group of at most 20 rules, see recordingGroup.

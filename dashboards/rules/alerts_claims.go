@@ -22,7 +22,7 @@ const memoryHeld = `max by (<claim>) (claim:dra_wasted_memory_bytes:sum)`
 func claimAlerts(o *Options) []alert {
 	return []alert{
 		{
-			name: "DRAClaimIdle", severity: warning, hold: o.IdleFor, keep: o.KeepFiring,
+			name: "DRAClaimIdle", severity: warning, hold: o.Idle.For, keep: o.KeepFiring,
 			expr: idleClaim + `
 			unless on (<claim>) (` + memoryHeld + ` > <idle memory>)`,
 			summary: aClaim + " holds devices and does not use them.",
@@ -33,13 +33,9 @@ func claimAlerts(o *Options) []alert {
 			diagnosis: "The Claim dashboard: pods, and the time of the last activity. The pods' logs show whether " +
 				"a job waits for others, crashes in a loop, or was forgotten.",
 			mitigation: "Ask the owner, or delete the pod; a claim made from a template is deleted with it. " + optOut,
-			queries: []string{
-				`sort_desc(max by (<claim>) (claim:dra_cost:per_day) and on (<claim>) (claim:dra_idle:bool == 1))`,
-				`(time() - max by (<claim>) (dra_claim_last_active_timestamp_seconds)) and on (<claim>) (claim:dra_idle:bool == 1)`,
-			},
 		},
 		{
-			name: "DRAClaimIdleMemoryHeld", severity: warning, hold: o.IdleFor, keep: o.KeepFiring,
+			name: "DRAClaimIdleMemoryHeld", severity: warning, hold: o.Idle.For, keep: o.KeepFiring,
 			expr: idleClaim + `
 			and on (<claim>) (` + memoryHeld + ` > <idle memory>)`,
 			summary: aClaim + " holds device memory but its devices are idle.",
@@ -51,12 +47,9 @@ func claimAlerts(o *Options) []alert {
 			diagnosis: "The Claim dashboard: activity that stops suddenly indicates a hang, activity that fades " +
 				"missing requests. Compare the ranks of NCCL and RCCL jobs: one that hangs stops all.",
 			mitigation: "If it hangs, take a stack trace and restart the job. If it has no requests, scale it down. " + optOut,
-			queries: []string{
-				memoryHeld,
-			},
 		},
 		{
-			name: "DRAPodIdle", severity: warning, hold: o.IdleFor, keep: o.KeepFiring,
+			name: "DRAPodIdle", severity: warning, hold: o.Idle.For, keep: o.KeepFiring,
 			expr: `
 			max by (<pod>) (claim:dra_wasted_devices:count and on (<pod>) ` + unclaimed + `) > 0`,
 			summary: aPod + " holds devices and does not use them.",
@@ -67,10 +60,6 @@ func claimAlerts(o *Options) []alert {
 			diagnosis: "`dra_pod_memory_used_bytes` of the pod: a loaded model without requests, or a job that " +
 				"hangs, has memory in use. The pod's logs show why.",
 			mitigation: "Ask the owner, or delete the pod. " + optOut,
-			queries: []string{
-				`sort_desc(max by (<pod>) (claim:dra_idle_cost:per_day{resourceclaim_name=""}))`,
-				`time() - max by (<pod>) (dra_pod_unclaimed_last_active_timestamp_seconds)`,
-			},
 		},
 	}
 }
@@ -117,10 +106,6 @@ func stalledAlerts(o *Options) []alert {
 				"and NCCL's RAS (`ncclras`) which ranks are missing. The likely cause is an error of a device or a link then.",
 			mitigation: "Restart the job from its last checkpoint, without the node whose device or link failed. A timeout of " +
 				"the collective operations ends such jobs by itself (TORCH_NCCL_ASYNC_ERROR_HANDLING).",
-			queries: []string{
-				`max by (<claim device>, reason) (dra_claim_stalled) == 1`,
-				`max by (<claim device>, reason) (dra_claim_stalled_unknown)`,
-			},
 		},
 	}
 }
@@ -145,10 +130,6 @@ func hitAlerts(o *Options) []alert {
 				"the device say what to do with it.",
 			mitigation: "Move the job to another device if the incident repeats: delete the pod, with the device tainted or " +
 				"the node cordoned. A job that continues by itself needs nothing.",
-			queries: []string{
-				`max by (<claim device>, kind) (dra_claim_incident_open) == 1`,
-				`time() - max by (<claim device>, kind) (dra_claim_incident_onset_timestamp_seconds)`,
-			},
 		},
 	}
 }
@@ -157,7 +138,7 @@ func hitAlerts(o *Options) []alert {
 func partlyIdleAlerts(o *Options) []alert {
 	return []alert{
 		{
-			name: "DRAClaimPartlyIdle", severity: info, hold: o.IdleFor, keep: o.KeepFiring,
+			name: "DRAClaimPartlyIdle", severity: info, hold: o.Idle.For, keep: o.KeepFiring,
 			expr: `
 			(
 			  claim:dra_idle_devices:count / (claim:dra_devices:count > 1) >= <partly>` + ofClaimsOnly + `
@@ -174,59 +155,7 @@ func partlyIdleAlerts(o *Options) []alert {
 				"one, because its launcher or its visible devices are not configured for more.",
 			diagnosis:  "The table of devices in the Claim dashboard: are always the same devices idle, or do they alternate?",
 			mitigation: "Request fewer devices, or make the job use them. " + optOut,
-			queries: []string{
-				`max by (<claim device>) (rate(dra_claim_active_seconds_total[<idle window>])) and on (<claim driver>) ` +
-					`(claim:dra_idle_devices:count > 0)`,
-			},
 		},
-		{
-			name: "DRAClaimNetworkQuiet", severity: info, hold: o.IdleFor, keep: o.KeepFiring, off: !o.QuietNetwork,
-			expr: `
-			(
-			  claim:dra_idle_devices:count == claim:dra_devices:count` + ofClaimsOnly + `
-			  and on (<claim driver>) (
-			    claim_device:dra_used:ratio and on (<device>) ` + measuredRecord + `{by="traffic"}
-			  )
-			)
-			unless on (<claim>) (claim:dra_idle:bool == 1 unless on (<claim>) claim:dra_network_only:bool)
-			unless on (<claim>) claim:dra_idle_alerts:off`,
-			summary: aClaim + " holds network devices without traffic.",
-			description: "All network devices of {{ $labels.driver }} that the claim holds on " + aNode + " ({{ $value " +
-				"}}) had " +
-				"traffic for less than <used percent> of the last <idle window>." + thresholds,
-			meaning: "The network devices of a claim are quiet, while its other devices are used or there are " +
-				"none. That is normal for many workloads: `go run -C dashboards ./generate -network.quiet` adds " +
-				"the alert.",
-			diagnosis:  "The Network dashboard: whether there was ever traffic.",
-			mitigation: "Request no network device for workloads that need none. " + optOut,
-			queries: []string{
-				`sum by (<claim device>) (max by (<claim device>, link, direction) (` +
-					`rate(dra_claim_io_bytes_total{link=~"network|rdma"}[<idle window>])))`,
-			},
-		},
-		oversizedAlert(o),
-	}
-}
-
-// oversizedAlert omits idle claims, which have alerts of their own.
-func oversizedAlert(o *Options) alert {
-	return alert{
-		name: "DRAClaimOversized", severity: info, hold: o.For, keep: o.KeepFiring, off: !o.Oversized,
-		expr: `
-		max by (<claim device>, alternative) (dra_claim_fit_unused_ratio) >= 0.5
-		unless on (<claim>) (claim:dra_idle:bool == 1)
-		unless on (<claim>) claim:dra_idle_alerts:off`,
-		summary: aClaim + " needs less than it holds.",
-		description: "Since it began, the claim would have fitted into {{ $labels.alternative }} in place of " +
-			"{{ $labels.device }} on " + aNode + ". {{ $value | humanizePercentage }} of it would be free for others.",
-		meaning: "The claim's peak memory and the 99.9th percentile of its activity, with a margin, fit into half of what " +
-			"it holds or less: into a partition, a share or fewer devices that its node offers " +
-			"([the rule](../exporter/fit/README.md), and when there is no advice). Workloads differ from run to run, so this " +
-			"alert is off by default: `go run -C dashboards ./generate -oversized` adds it.",
-		diagnosis: "`/api/v1/fit` on the node, or the Claim dashboard: what the claim needs by memory and by activity, and " +
-			"how long it was measured. Check that its load in that time was typical.",
-		mitigation: "Request the alternative in the next run: its device class or profile, or less capacity. " + optOut,
-		queries:    []string{`max by (<claim device>, resource) (dra_claim_fit_ratio)`},
 	}
 }
 
@@ -249,10 +178,6 @@ func claimStateAlerts(o *Options) []alert {
 				"says for which. Check that the driver's pod runs on the node, and see its log.",
 			mitigation: "Repair or restart the driver: the kubelet tries again every few seconds. If that takes long, " +
 				"delete the pod, so that its devices become free for another one.",
-			queries: []string{
-				`max by (<claim device>) (dra_claim_device_info{state="allocated", admin_access="false"})`,
-				`time() - max by (<claim>) (dra_claim_allocated_timestamp_seconds)`,
-			},
 		},
 		{
 			name: "DRAClaimDegraded", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -270,9 +195,6 @@ func claimStateAlerts(o *Options) []alert {
 				"as requested.",
 			diagnosis:  "`kubectl get resourceclaim -n NAMESPACE NAME -o yaml`: reason and message of the condition.",
 			mitigation: "Follow the message. If there is none, see the driver's log on that node.",
-			queries: []string{
-				`max by (<claim device>, type, status) (dra_claim_device_condition) == 1`,
-			},
 		},
 	}
 }

@@ -17,11 +17,6 @@ func deviceAlerts(o *Options) []alert {
 			mitigation: "If it is free, check that it is tainted (`dra_device_tainted`), by its driver or by a " +
 				"DeviceTaintRule of yours (Kubernetes 1.37) that names driver, pool and device. If it is claimed, " +
 				"inform the owner, drain the node, then see [DRADeviceErrors](#dradeviceerrors).",
-			queries: []string{
-				`max by (<device>) (dra_device_health{status="unhealthy"}) == 1`,
-				`max by (<claim device>) (dra_claim_device_info{admin_access="false"}) and on (<device>) ` +
-					`(dra_device_health{status="unhealthy"} == 1)`,
-			},
 		},
 		{
 			name: "DRATaintedDeviceHeld", severity: info, hold: o.For, keep: o.KeepFiring,
@@ -39,9 +34,6 @@ func deviceAlerts(o *Options) []alert {
 				"`EvictionInProgress` counts the remaining pods.",
 			mitigation: "If a pod hangs in termination, find out why: finalizers, volumes, a process that does not end. If " +
 				"the taint is no longer needed, delete the DeviceTaintRule; the driver removes a taint of the slice.",
-			queries: []string{
-				`max by (<device>, key, effect, source) (dra_device_tainted) and on (<device>) (dra_device_allocations > 0)`,
-			},
 		},
 	}
 }
@@ -67,10 +59,6 @@ func staleTaintAlert(o *Options) alert {
 		mitigation: "Delete the DeviceTaintRule (`source=\"rule\"`). A driver removes its own taint " +
 			"(`source=\"slice\"`), some only when the device was reset; if it does not, restart its pod on the " +
 			"node, and report it to its vendor.",
-		queries: []string{
-			`max by (<device>, key, effect, source) (dra_device_tainted{effect=~"NoSchedule|NoExecute"})`,
-			`max by (<device>, reason) (dra_device_health_reason_info)`,
-		},
 	}
 }
 
@@ -95,10 +83,6 @@ func lostDeviceAlerts(o *Options) []alert {
 			diagnosis: "`dra-exporter check` on the node shows what each source reads, or why it fails; then the kernel's log.",
 			mitigation: "A GPU that fell off the bus (Xid 79) needs a restart of the host. Wait for the end of an " +
 				"upgrade of the driver.",
-			queries: []string{
-				`max by (<device>) (dra_device_up) == 0`,
-				`max by (cluster, node, driver, reason) (dra_exporter_unresolved_devices) > 0`,
-			},
 		},
 		{
 			name: "DRANodeDevicesDown", severity: critical, hold: o.For, keep: o.KeepFiring,
@@ -112,16 +96,11 @@ func lostDeviceAlerts(o *Options) []alert {
 				`node='%s'}) == 0" $labels.cluster $labels.node | query }} Down:{{ range $i, $s := . }}{{ if $i }},{{ end }} ` +
 				`{{ $s.Labels.source }}{{ end }}.{{ end }}`,
 			meaning: "A vendor's library or driver on the node is missing or hangs, so that none of its devices can be " +
-				"read. [DRADeviceDown](#dradevicedown) then fires for each device; " +
-				"[inhibitions.yaml](../deployments/integrations/alertmanager/inhibitions.yaml) reduces these alerts to one page.",
+				"read. [DRADeviceDown](#dradevicedown) then fires for each device.",
 			diagnosis: "`dra-exporter check` on the node reports why the source fails. Check whether the driver or " +
 				"the kernel is being upgraded; then see the kernel's log.",
 			mitigation: "Finish or roll back the upgrade of the driver, or restart the node. Workloads on the devices may " +
 				"continue: see their logs before you drain it.",
-			queries: []string{
-				`max by (cluster, node, source) (dra_exporter_source_up) == 0`,
-				`max by (<claim device>) (dra_claim_device_info{admin_access="false"}) and on (<device>) (dra_device_up == 0)`,
-			},
 		},
 	}
 }
@@ -142,10 +121,6 @@ func loadAlerts(o *Options) []alert {
 			diagnosis: "The Nodes dashboard: temperature and power of the other devices. If one device is hot, its " +
 				"own cooling is at fault; if all are, that of the rack.",
 			mitigation: "Thermal: check fans, air flow and coolant. Power: check the configured limit and the power supplies.",
-			queries: []string{
-				`topk(10, max by (<device>, reason) (rate(dra_device_throttled_seconds_total{reason!="idle"}[<error window>])))`,
-				`max by (<device>, sensor) (dra_device_temperature_celsius)`,
-			},
 		},
 		{
 			name: "DRASharedDeviceOvercommitted", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -159,50 +134,12 @@ func loadAlerts(o *Options) []alert {
 				"device's slice.",
 			mitigation: "Delete one of the pods. If the alert returns, look for a second scheduler and for drivers that " +
 				"reduce the capacity in slices.",
-			queries: []string{
-				`sum by (<claim device>, resource) (max by (<claim device>, share_id, resource) (dra_claim_consumed_capacity))`,
-			},
-		},
-		{
-			name: "DRASharedDeviceMemoryFull", severity: warning, hold: o.For, keep: o.KeepFiring,
-			expr: `
-			max by (<device>) (
-			  (dra_device_memory_used_bytes and on (<device>) (device:dra_held:max > 1))
-			    / dra_device_memory_capacity_bytes > <full>
-			)`,
-			summary: aDevice + " is shared, and its memory is nearly full.",
-			description: "{{ $value | humanizePercentage }} of its memory is in use by several claims: the next allocation of " +
-				"any of them may fail." + heldBy,
-			meaning: "Many devices do not enforce shares: a workload that uses more memory than its share makes the others " +
-				"fail.",
-			diagnosis:  "The Claim dashboard of each claim on the device: compare memory used with consumed capacity.",
-			mitigation: "Limit the workload that exceeds its share, or move it to a device of its own.",
-			queries: []string{
-				`max by (<claim device>) (dra_claim_memory_used_bytes) and on (<device>) (dra_device_allocations > 1)`,
-			},
 		},
 	}
 }
 
 func capacityAlerts(o *Options) []alert {
 	return []alert{{
-		name: "DRADevicesUnclaimedWhilePodsPend", severity: info, hold: o.PendingFor, keep: o.KeepFiring,
-		expr: `
-			sum by (cluster) (max by (cluster, driver, vendor, model) (cluster:dra_devices:count{state="free"}))
-			and on (cluster) (kube_pod_status_unschedulable == 1)`,
-		summary:     "Devices are free ({{ $value }}) while pods can't be scheduled.",
-		description: "Devices are healthy and unclaimed while pods are pending.",
-		meaning: "The alert needs metrics of kube-state-metrics. The pods may wait for something other than " +
-			"devices.",
-		diagnosis: "`kubectl describe` of a pending pod. Its claim may request attributes, a topology or a number of " +
-			"devices on one node that the free devices cannot satisfy.",
-		mitigation: "Relax the claim's selectors, defragment nodes, or remove taints that are no longer needed: tainted " +
-			"devices are not counted here (`device:dra_state:info{state=\"tainted\"}`).",
-		queries: []string{
-			`max by (cluster, driver, vendor, model) (cluster:dra_devices:count{state="free"})`,
-			`max by (cluster, namespace, pod) (kube_pod_status_unschedulable == 1)`,
-		},
-	}, {
 		name: "DRAClusterDeviceOvercommitted", severity: warning, hold: o.For, keep: o.KeepFiring,
 		expr: `
 			sum by (cluster, driver, pool, device, cluster_device, resource) (
@@ -221,8 +158,5 @@ func capacityAlerts(o *Options) []alert {
 			"several nodes share: no node knows what the claims of other nodes consume.",
 		diagnosis:  "As for [DRASharedDeviceOvercommitted](#drashareddeviceovercommitted).",
 		mitigation: "The same.",
-		queries: []string{
-			`max by (<device>, resource) (device:dra_consumed_capacity:ratio)`,
-		},
 	}}
 }

@@ -49,7 +49,6 @@ func errorAlerts(o *Options) []alert {
 	first.diagnosis = "The Nodes dashboard: errors by kind and code, and the claims that held the device at " +
 		"that time."
 	first.mitigation = errorsMitigation()
-	first.queries = []string{`max by (<device>, kind, code, severity) (increase(dra_device_errors_total[1d])) > 0`}
 	return []alert{
 		first,
 		class(xid.Reset, critical, either(xids(xid.Reset, false), xids(xid.Reset, true), `kind="ecc_uncorrected"`),
@@ -141,9 +140,6 @@ func exporterAlerts(o *Options) []alert {
 			diagnosis:   "`kubectl get pods -o wide` of the DaemonSet, the pod's log, and the target's error in Prometheus.",
 			mitigation: "If the exporter was killed for memory, check `dra_exporter_series` before that time, and " +
 				"`--max-series`.",
-			queries: []string{
-				`max by (cluster, node, instance) (up{job=~"<job>"}) == 0`,
-			},
 		},
 	}
 }
@@ -164,9 +160,6 @@ func exportersAlerts(o *Options) []alert {
 				"its targets in Prometheus are the same everywhere.",
 			mitigation: "Roll back what was changed last: the chart, its values, the network policy, the Secret of the web " +
 				"configuration.",
-			queries: []string{
-				`max by (cluster, node) (node:dra_exporter_up:max) == 0`,
-			},
 		},
 		{
 			name: "DRAExporterAbsent", severity: critical, hold: o.For * long,
@@ -177,10 +170,7 @@ func exportersAlerts(o *Options) []alert {
 				"rules name, or else of one that had an exporter within the last day. The PodMonitor or scrape " +
 				"configuration was deleted, selects nothing, or has a job name that these rules do not match.",
 			diagnosis:  "The targets page of Prometheus.",
-			mitigation: "Correct the scrape configuration, or generate the rules for the job's name (`-job`).",
-			queries: []string{
-				`group by (cluster, job) (up)`,
-			},
+			mitigation: "Correct the scrape configuration, or set the job's name (`prometheusRule.job`).",
 		},
 	}
 }
@@ -198,9 +188,6 @@ func valueAlerts(o *Options) []alert {
 				"effect.",
 			diagnosis:  "The Exporter dashboard: CPU of the process; its log; the node's clock.",
 			mitigation: "Restart the pod, and report a bug with its log.",
-			queries: []string{
-				`time() - max by (cluster, node) (dra_exporter_snapshot_timestamp_seconds)`,
-			},
 		},
 		{
 			name: "DRAExporterJoinFailing", severity: warning, hold: o.For * long, keep: o.KeepFiring,
@@ -217,9 +204,6 @@ func valueAlerts(o *Options) []alert {
 			diagnosis: "`dra-exporter check` on the node shows the inventory and what each source reads.",
 			mitigation: "`no_match`: compare the slice's attributes with the hardware that the source reads; a vendor's " +
 				"exporter may need another `match`. `no_inventory`: give the exporter the API or `--inventory.file`.",
-			queries: []string{
-				`max by (cluster, node, driver, reason) (dra_exporter_unresolved_devices) > 0`,
-			},
 		},
 		{
 			name: "DRAExporterSourceDown", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -230,10 +214,6 @@ func valueAlerts(o *Options) []alert {
 				"fails, the last known owners stay in use.",
 			diagnosis:  "`dra_exporter_source_errors_total` by reason, and the exporter's log, which has the error once.",
 			mitigation: "By the [reason](../deployments/TROUBLESHOOTING.md#devices-have-no-telemetry).",
-			queries: []string{
-				`max by (cluster, node, source) (dra_exporter_source_up) == 0`,
-				`max by (cluster, node, source, reason) (increase(dra_exporter_source_errors_total[1h])) > 0`,
-			},
 		},
 		{
 			name: "DRAExporterSeriesDropped", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -245,9 +225,6 @@ func valueAlerts(o *Options) []alert {
 				"holders that ended.",
 			diagnosis:  "The Exporter dashboard shows since when; check how many claims and pods the node has.",
 			mitigation: "Raise `--max-series`, or lower `--retention` on nodes with many short-lived pods.",
-			queries: []string{
-				`topk(10, max by (cluster, node) (dra_exporter_series))`,
-			},
 		},
 	}
 }
@@ -267,9 +244,6 @@ func holderAlerts(o *Options) []alert {
 				"server answer, and may the exporter `get` resourceclaims?",
 			mitigation: "Give the exporter access to the API server (`kube.enabled`), with its " +
 				"[rights](../deployments/RIGHTS.md#rights-at-the-api-server).",
-			queries: []string{
-				`max by (cluster, node, reason) (dra_exporter_unresolved_pods) > 0`,
-			},
 		},
 		{
 			name: "DRAExporterConflicts", severity: warning, hold: o.For * long, keep: o.KeepFiring,
@@ -283,9 +257,6 @@ func holderAlerts(o *Options) []alert {
 				"`dra-exporter check` on the node.",
 			mitigation: "Delete the pod that should not have the device. If that does not help, drain the node and restart " +
 				"its kubelet.",
-			queries: []string{
-				`max by (cluster, node, kind) (dra_exporter_conflicts) > 0`,
-			},
 		},
 		{
 			name: "DRAClaimDeviceConflict", severity: warning, hold: o.For * long, keep: o.KeepFiring,
@@ -300,10 +271,6 @@ func holderAlerts(o *Options) []alert {
 			diagnosis: "The page of the node, and `dra-exporter check` on it, show both devices. Compare " +
 				"`kubectl get resourceclaim -o yaml` with the driver's log.",
 			mitigation: "Delete all pods that use the claim, and wait until the driver has unprepared it. Then make them again.",
-			queries: []string{
-				`max by (cluster, node, namespace, pod, resourceclaim_name, driver, pool, device, allocated_device) ` +
-					`(dra_exporter_conflict_info)`,
-			},
 		},
 	}
 }

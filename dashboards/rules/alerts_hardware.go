@@ -18,7 +18,6 @@ func hardwareAlerts(o *Options) []alert {
 	first.diagnosis = "The Nodes dashboard: conditions, errors over the device's lifetime, and the claims " +
 		"that hold it. On the node, `nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT` shows the same for an NVIDIA GPU."
 	first.mitigation = attentionMitigation
-	first.queries = []string{`max by (<device>, reason, action) (dra_device_needs_attention) == 1`}
 	return []alert{
 		first,
 		condition(critical, "reboot", "restart the node"),
@@ -78,7 +77,6 @@ func linkAlerts(o *Options) []alert {
 				"`lspci -vv` shows the capability and the state of each link on the way (`LnkCap`, `LnkSta`).",
 			mitigation: "Drain the node and restart it. If the link stays narrow, reseat the device, its riser or " +
 				"its cable, then have it replaced.",
-			queries: []string{`max by (<device>, link) (dra_device_link_width)`},
 		},
 		{
 			name: "DRADeviceLinkSlow", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -93,7 +91,6 @@ func linkAlerts(o *Options) []alert {
 			diagnosis: "As for [DRADeviceLinkNarrow](#dradevicelinknarrow). Check the slot's speed in the firmware's setup, " +
 				"too.",
 			mitigation: "As for [DRADeviceLinkNarrow](#dradevicelinknarrow).",
-			queries:    []string{`max by (<device>, link) (dra_device_link_generation)`},
 		},
 		{
 			name: "DRADeviceLinkErrors", severity: warning, keep: o.KeepFiring,
@@ -106,9 +103,6 @@ func linkAlerts(o *Options) []alert {
 				"`nvidia-smi nvlink -e` those of each NVLink.",
 			mitigation: "After a single error, watch the device. If it happens again, drain it and run the vendor's " +
 				"diagnostics; reseat it and the parts on the way.",
-			queries: []string{
-				`max by (<device>, kind, code) (increase(dra_device_errors_total{kind=~"pcie_aer|nvlink"}[1d])) > 0`,
-			},
 		},
 		{
 			name: "DRADeviceFabricUnhealthy", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -122,7 +116,6 @@ func linkAlerts(o *Options) []alert {
 				"(`nvidia-fabricmanager`), and of the IMEX daemon where a fabric has several nodes.",
 			mitigation: "Restart the fabric manager, then the node. If the fabric stays `limited` or `unhealthy`, have the " +
 				"switches and cables checked.",
-			queries: []string{`max by (<device>, state) (dra_device_fabric_state) == 1`},
 		},
 	}
 }

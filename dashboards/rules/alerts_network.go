@@ -16,7 +16,6 @@ func networkLinkAlerts(o *Options) []alert {
 				"it, look at the switch.",
 			mitigation: "Taint the device, so that no new claim gets it; move the job. Reseat or replace cable and module; " +
 				"check the switch's port.",
-			queries: []string{`max by (<device>) (dra_device_link_up) == 0`},
 		},
 		{
 			name: "DRADeviceLinkFlapping", severity: warning, keep: o.KeepFiring,
@@ -34,7 +33,6 @@ func networkLinkAlerts(o *Options) []alert {
 			diagnosis: "The Network dashboard, and `dra_device_errors_total{kind=\"port\"}`: if `symbol_error` and " +
 				"`link_error_recovery` rise, the cause is a bad cable, a dirty connector or a hot module.",
 			mitigation: "Clean or replace cable and module. Until then taint the device: a job is as slow as its slowest link.",
-			queries:    []string{`max by (<device>) (changes(dra_device_link_up[1h])) > 0`},
 		},
 	}
 }

@@ -29,10 +29,6 @@ func stragglerAlerts(o *Options) []alert {
 		mitigation: "`throttled`, `low_clock`: cool the device, or raise its power or clock limit; until then move the pod " +
 			"elsewhere. `busy`: balance the work, or replace the device if it is slow with any job. `starved`: look at the " +
 			"processors, storage and data loader of that node.",
-		queries: []string{
-			`max by (<member>, signal) (workload_device:dra_signal:avg)`,
-			`max by (<workload>, signal) (workload:dra_signal:median)`,
-		},
 	}}
 }
 
@@ -69,9 +65,5 @@ func workloadStalledAlert(o *Options) alert {
 			"wait for requests.",
 		diagnosis:  "Compare the members, as for [DRAClaimStalled](#draclaimstalled).",
 		mitigation: "As for [DRAClaimStalled](#draclaimstalled).",
-		queries: []string{
-			`max by (<member>) (` + quietRecord + `)`,
-			`max by (<claim device>, reason) (dra_claim_stalled_unknown)`,
-		},
 	}
 }

@@ -16,8 +16,7 @@ func File(groups []Group) ([]byte, error) {
 	return encode(map[string]any{"groups": groups})
 }
 
-// Chart returns the rules for the Helm chart, which replaces the abbreviations by its values: also
-// those that are off by default.
+// Chart returns the rules for the Helm chart, which replaces the abbreviations by its values.
 func Chart(o Options, catalog query.Catalog) ([]byte, error) {
 	groups, err := sources(&o, catalog)
 	if err != nil {

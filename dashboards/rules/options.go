@@ -13,79 +13,82 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Options are the adjustable windows and thresholds. They are part of the rules' text, so the rules
-// must be generated again after a change.
+// Options are the adjustable windows and thresholds, as the chart's values prometheusRule have
+// them. They are part of the rules' text, so the rules must be generated again after a change.
 type Options struct {
 	// Interval is how often the records are evaluated that alerts on exporters and lost devices need.
-	Interval time.Duration
-	// IdleInterval is how often the states of devices are recorded. Idle holders, hours, money and
-	// what else is slow are recorded half as often, see longInterval.
-	IdleInterval time.Duration
-	RateWindow   time.Duration // of rates that are recorded: at least 4 scrape intervals
+	Interval   time.Duration
+	RateWindow time.Duration `yaml:"rateWindow"` // of rates that are recorded: at least 4 scrape intervals
+	Idle       IdleOptions
 
-	IdleWindow       time.Duration // over which a device must have been idle
-	IdleHeld         float64       // share of the window during which it must have been held and measured
-	IdleUsedShare    float64       // a device that was used for a smaller share of the window's time is idle
-	IdleFor          time.Duration // how long the claim must have been idle
-	IdleMemory       float64       // memory from which an idle claim is reported as holding memory, bytes
-	PartlyIdleDevice float64       // the share of a claim's devices that must be idle for DRAClaimPartlyIdle
-
-	ErrorWindow    time.Duration // in which errors are counted
-	ThrottledRatio float64       // the share of time during which a device may be throttled
-	MemoryFull     float64       // the share of a shared device's memory that may be in use
+	ErrorWindow    time.Duration `yaml:"errorWindow"`    // in which errors are counted
+	ThrottledRatio float64       `yaml:"throttledRatio"` // the share of time during which a device may be throttled
 	For            time.Duration // how long other conditions must hold
-	KeepFiring     time.Duration // how long alerts keep firing through a gap in the data, as when an exporter restarts
-	StaleAfter     time.Duration // the age at which a snapshot is stale
-	DownRatio      float64       // the share of exporters that may be down
-	PendingFor     time.Duration // how long pods must have been unschedulable
+	// KeepFiring is how long alerts keep firing through a gap in the data, as when an exporter
+	// restarts.
+	KeepFiring time.Duration `yaml:"keepFiringFor"`
+	StaleAfter time.Duration `yaml:"staleAfter"` // the age at which a snapshot is stale
+	DownRatio  float64       `yaml:"downRatio"`  // the share of exporters that may be down
 
 	// Prices are those of an hour of a device, by model: the first one that matches applies. The
 	// currency is the user's. A model without a price costs nothing, and is listed as such.
 	Prices []Price
-	// QuietNetwork is whether DRAClaimNetworkQuiet is one of the alerts.
-	QuietNetwork bool
-	// Oversized is whether DRAClaimOversized is one of the alerts.
-	Oversized bool
 	// Clusters are the names of the clusters that must have an exporter. None: those that had one
 	// within the last day.
 	Clusters []string
 
 	// Grafana is the address of the Grafana that has the dashboards, in the annotation
 	// dashboard_url of the alerts: https://grafana.example.com. Empty: there is no such annotation.
-	Grafana string
+	Grafana string `yaml:"grafanaURL"`
 
 	// Page is the address of the pages of the exporters, in the annotation page_url of the alerts
 	// that are about a node. The label node may be a part of it: http://{{ $labels.node }}:10985.
 	// Empty: there is no such annotation.
-	Page string
+	Page string `yaml:"pageURL"`
 	// Gateway is the address of the gateway, which finds the node of a claim or a device:
 	// https://dra.example.com. With it, Page is not used, and dashboards link to it.
-	Gateway string
+	Gateway string `yaml:"-"`
 
 	Job string // regular expression that matches the exporter's job label
-	// OptOut is the name of the claim label and of the pod annotation that disable the alerts on
-	// idle claims. The exporter copies them with --claim-label and --pod-annotation.
-	OptOut string
 
 	// Compat are the options of the rules that record the series of other exporters.
-	Compat CompatOptions
+	Compat CompatOptions `yaml:"-"`
 }
 
-// CompatOptions are options of [Replacements].
+// IdleOptions are options of what counts as idle.
+type IdleOptions struct {
+	Window time.Duration // over which a device must have been idle
+	// Interval is how often the states of devices are recorded. Idle holders, hours, money and what
+	// else is slow are recorded half as often, see longInterval.
+	Interval  time.Duration
+	Held      float64       // share of the window during which it must have been held and measured
+	UsedShare float64       `yaml:"usedShare"` // a device that was used for a smaller share of the window's time is idle
+	For       time.Duration // how long the claim must have been idle
+	Memory    float64       // memory from which an idle claim is reported as holding memory, bytes
+	Partly    float64       // the share of a claim's devices that must be idle for DRAClaimPartlyIdle
+	// OptOut is the name of the claim label and of the pod annotation that disable the alerts on
+	// idle claims. The exporter copies them with --claim-label and --pod-annotation.
+	OptOut string `yaml:"optOut"`
+}
+
+// CompatOptions are options of [Replacements], as the chart's values compat.
 type CompatOptions struct {
 	Interval time.Duration // how often they are evaluated
 	// Exported is whether series have the holder also in the labels exported_namespace, exported_pod
 	// and exported_container, which Prometheus makes of theirs without honor_labels.
-	Exported  bool
-	DCGMJob   string // the label job in place of dcgm-exporter's
-	AMDJob    string // and of AMD's device-metrics-exporter's
-	AMDPrefix string // before the names of AMD's: amd_, if it is configured so
+	Exported bool        `yaml:"exportedLabels"`
+	DCGM     OtherSeries `yaml:"dcgmExporter"`
+	AMD      OtherSeries `yaml:"amdDeviceMetricsExporter"`
 }
+
+// OtherSeries are what the series of another exporter have in common: the label job in place of its
+// own, and what is before AMD's names: amd_, if it is configured so.
+type OtherSeries struct{ Job, Prefix string }
 
 // Price is what an hour of a device costs.
 type Price struct {
 	Models  string  // regular expression that matches the whole label model
-	PerHour float64 // of a whole device
+	PerHour float64 `yaml:"perHour"` // of a whole device
 }
 
 // defaultPrices are dollars, in the order of cloud prices in 2026; users replace them.
@@ -109,15 +112,15 @@ func defaultPrices() []Price {
 // Defaults returns the options of the shipped files.
 func Defaults() Options {
 	return Options{
-		Interval: time.Minute, IdleInterval: 2 * time.Minute, RateWindow: 5 * time.Minute,
-		IdleWindow: 30 * time.Minute, IdleHeld: 0.8, IdleUsedShare: 0.01, IdleFor: 3 * time.Minute,
-		IdleMemory: 1 << 30, PartlyIdleDevice: 0.5,
-		DownRatio: 0.2, ErrorWindow: 15 * time.Minute, ThrottledRatio: 0.2, MemoryFull: 0.95,
-		For: 5 * time.Minute, KeepFiring: 5 * time.Minute, StaleAfter: time.Minute, PendingFor: 15 * time.Minute,
-		Prices: defaultPrices(),
-		Job:    "(.*/)?dra-exporter", OptOut: "dra_exporter_idle_alerts",
-		Compat: CompatOptions{
-			Interval: 30 * time.Second, Exported: true, DCGMJob: "dcgm-exporter", AMDJob: "device-metrics-exporter",
+		Interval: time.Minute, RateWindow: 5 * time.Minute, Idle: IdleOptions{
+			Window: 30 * time.Minute, Interval: 2 * time.Minute, Held: 0.8, UsedShare: 0.01, For: 3 * time.Minute,
+			Memory: 1 << 30, Partly: 0.5, OptOut: "dra_exporter_idle_alerts",
+		},
+		DownRatio: 0.2, ErrorWindow: 15 * time.Minute, ThrottledRatio: 0.2, For: 5 * time.Minute,
+		KeepFiring: 5 * time.Minute, StaleAfter: time.Minute, Prices: defaultPrices(),
+		Job: "(.*/)?dra-exporter", Compat: CompatOptions{
+			Interval: 30 * time.Second, Exported: true, DCGM: OtherSeries{Job: "dcgm-exporter"},
+			AMD: OtherSeries{Job: "device-metrics-exporter"},
 		},
 	}
 }
@@ -125,17 +128,16 @@ func Defaults() Options {
 // Check returns an error for options that make the rules meaningless.
 func (o *Options) Check() error {
 	for name, d := range map[string]time.Duration{
-		"interval": o.Interval, "idle interval": o.IdleInterval, "rate window": o.RateWindow, "idle window": o.IdleWindow,
-		"error window": o.ErrorWindow,
-		"stale after":  o.StaleAfter, "compat interval": o.Compat.Interval,
+		"interval": o.Interval, "idle interval": o.Idle.Interval, "rate window": o.RateWindow, "idle window": o.Idle.Window,
+		"error window": o.ErrorWindow, "stale after": o.StaleAfter, "compat interval": o.Compat.Interval,
 	} {
 		if d < time.Second || d%time.Second != 0 {
 			return fmt.Errorf("%s: %v is not a positive number of whole seconds", name, d)
 		}
 	}
-	if o.IdleInterval > o.RateWindow {
+	if o.Idle.Interval > o.RateWindow {
 		return fmt.Errorf("idle interval: %v is longer than the rate window, %v: what is between would not count",
-			o.IdleInterval, o.RateWindow)
+			o.Idle.Interval, o.RateWindow)
 	}
 	for _, p := range o.Prices {
 		if _, err := regexp.Compile(p.Models); err != nil || p.Models == "" || !(p.PerHour >= 0) {
@@ -150,9 +152,8 @@ func (o *Options) Check() error {
 		}
 	}
 	for name, share := range map[string]float64{
-		"idle held": o.IdleHeld, "idle used share": o.IdleUsedShare, "partly idle": o.PartlyIdleDevice,
-		"throttled ratio": o.ThrottledRatio, "memory full": o.MemoryFull,
-		"down ratio": o.DownRatio,
+		"idle held": o.Idle.Held, "idle used share": o.Idle.UsedShare, "partly idle": o.Idle.Partly,
+		"throttled ratio": o.ThrottledRatio, "down ratio": o.DownRatio,
 	} {
 		if !(share > 0 && share <= 1) {
 			return fmt.Errorf("%s: %v is not above 0 and at most 1", name, share)
@@ -218,7 +219,7 @@ const deviceLabels = "cluster, node, driver, pool, device"
 // longInterval is the evaluation interval of records with long windows: a server looks back five
 // minutes for a value, and time between two windows would not count.
 func (o *Options) longInterval() time.Duration {
-	return min(2*o.IdleInterval, 4*time.Minute, o.RateWindow)
+	return min(2*o.Idle.Interval, 4*time.Minute, o.RateWindow)
 }
 
 // words returns the abbreviations of options with their replacements. The chart replaces the same
@@ -228,32 +229,30 @@ func (o *Options) words() []string {
 	percent := func(v float64) string { return fmt.Sprintf("%.4g%%", v*100) }
 	return []string{
 		"<interval>", duration(o.Interval),
-		"<idle interval>", duration(o.IdleInterval),
+		"<idle interval>", duration(o.Idle.Interval),
 		"<long interval>", number(o.longInterval().Seconds()) + "s",
 		"<long interval seconds>", number(o.longInterval().Seconds()),
 		"<rate>", duration(o.RateWindow),
-		"<idle window>", duration(o.IdleWindow),
-		"<held seconds>", number(math.Round(o.IdleHeld*o.IdleWindow.Seconds()*1e3) / 1e3),
-		"<held>", number(o.IdleHeld),
-		"<used share>", number(o.IdleUsedShare),
-		"<used percent>", percent(o.IdleUsedShare),
-		"<idle memory>", number(o.IdleMemory),
-		"<partly>", number(o.PartlyIdleDevice),
+		"<idle window>", duration(o.Idle.Window),
+		"<held seconds>", number(math.Round(o.Idle.Held*o.Idle.Window.Seconds()*1e3) / 1e3),
+		"<held>", number(o.Idle.Held),
+		"<used share>", number(o.Idle.UsedShare),
+		"<used percent>", percent(o.Idle.UsedShare),
+		"<idle memory>", number(o.Idle.Memory),
+		"<partly>", number(o.Idle.Partly),
 		"<error window>", duration(o.ErrorWindow),
 		"<throttled>", number(o.ThrottledRatio),
 		"<down>", number(o.DownRatio),
-		"<full>", number(o.MemoryFull),
-		"<full percent>", percent(o.MemoryFull),
 		"<stale>", number(o.StaleAfter.Seconds()),
 		"<prices>", o.priceTerms(),
 		"<absent>", o.absentTerms(),
 		"<job>", o.Job,
-		"<opt out>", o.OptOut,
+		"<opt out>", o.Idle.OptOut,
 		"<compat interval>", duration(o.Compat.Interval),
 		"<exported labels>", o.Compat.exportedLabels(),
-		"<dcgm job>", o.Compat.DCGMJob,
-		"<amd job>", o.Compat.AMDJob,
-		"<amd prefix>", o.Compat.AMDPrefix,
+		"<dcgm job>", o.Compat.DCGM.Job,
+		"<amd job>", o.Compat.AMD.Job,
+		"<amd prefix>", o.Compat.AMD.Prefix,
 		"<grafana>", strings.TrimSuffix(o.Grafana, "/"),
 		"<page>", o.page(),
 	}

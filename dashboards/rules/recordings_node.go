@@ -112,8 +112,8 @@ func idleClaims() []recording {
 		{name: "claim:dra_network_only:bool", expr: `
 			group by (<holder>) (claim_device:dra_used:ratio and on (<device>) ` + measuredRecord + `{by="traffic"})
 			unless on (<holder>) (claim_device:dra_used:ratio and on (<device>) ` + measuredRecord + `{by="utilization"})`},
-		// The devices of the holders that are idle as a whole and whose devices have a utilization. Of
-		// claims that have only network devices see DRAClaimNetworkQuiet.
+		// The devices of the holders that are idle as a whole and whose devices have a utilization: many
+		// workloads have a quiet network device.
 		{name: "claim:dra_wasted_devices:count", expr: `
 			sum by (<holder>) (claim:dra_devices:count)
 			and on (<holder>) (claim:dra_idle:bool == 1)

@@ -18,8 +18,7 @@ type Scope string
 const (
 	// Node are rules about single nodes. A server that scrapes some of the nodes can evaluate them.
 	Node Scope = "node"
-	// Global are rules over all nodes. They read what those of nodes record and metrics of
-	// kube-state-metrics, and nothing else.
+	// Global are rules over all nodes. They read what those of nodes record, and nothing else.
 	Global Scope = "global"
 )
 
@@ -49,8 +48,7 @@ type Rule struct {
 
 // source is a rule as it is defined: options are abbreviated in its texts, see [Options.words].
 type source struct {
-	ID     string `yaml:"id,omitempty"`  // of an alert, unique
-	Off    bool   `yaml:"off,omitempty"` // it is no rule by default
+	ID     string `yaml:"id,omitempty"` // of an alert, unique
 	Rule   `yaml:",inline"`
 	labels []string // of the series of an alert
 	// Namespaced is whether the alert is about a claim, so that it has the label namespace.
@@ -75,16 +73,14 @@ func Groups(o Options, catalog query.Catalog) ([]Group, error) {
 	return resolved(&o, sources), nil
 }
 
-// resolved returns the rules with their abbreviations replaced, without those that are off.
+// resolved returns the rules with their abbreviations replaced.
 func resolved(o *Options, sources []sourceGroup) []Group {
 	words := strings.NewReplacer(o.words()...)
 	groups := make([]Group, 0, len(sources))
 	for _, g := range sources {
 		group := Group{Name: g.Name, Every: words.Replace(g.Every), Scope: g.Scope}
 		for i := range g.Rules {
-			if !g.Rules[i].Off {
-				group.Rules = append(group.Rules, g.Rules[i].with(o))
-			}
+			group.Rules = append(group.Rules, g.Rules[i].with(o))
 		}
 		groups = append(groups, group)
 	}
@@ -177,7 +173,7 @@ func (a *alert) rule(o *Options, catalog query.Catalog) (source, error) {
 			"runbook_url": RunbookURL + "#" + strings.ToLower(a.name),
 		},
 	}
-	out := source{ID: a.name, Off: a.off, Rule: rule}
+	out := source{ID: a.name, Rule: rule}
 	if a.action != "" {
 		rule.Labels["action"] = a.action
 		out.ID += "-" + a.action
@@ -187,11 +183,6 @@ func (a *alert) rule(o *Options, catalog query.Catalog) (source, error) {
 		return out, fmt.Errorf("alert %s: %w", a.name, err)
 	}
 	out.Namespaced, out.labels = answer.Has("namespace"), answer.Labels
-	for _, q := range a.queries {
-		if _, err := catalog.Check(strings.NewReplacer(append(LabelWords(), o.words()...)...).Replace(q)); err != nil {
-			return out, fmt.Errorf("alert %s: query of the runbook: %w", a.name, err)
-		}
-	}
 	rule.Annotations["dashboard_url"] = "<grafana>" + dashboardOf(answer)
 	if answer.Has("node") {
 		rule.Annotations["page_url"] = "<page>" + pageOf(answer)

@@ -123,8 +123,8 @@ func TestBothForms(t *testing.T) {
 // TestTuned checks that the options appear in the rules' text.
 func TestTuned(t *testing.T) {
 	o := Defaults()
-	o.IdleWindow, o.IdleUsedShare, o.Job = 2*time.Hour, 0.07, "mine"
-	o.Interval, o.IdleInterval = 30*time.Second, 40*time.Second
+	o.Idle.Window, o.Idle.UsedShare, o.Job = 2*time.Hour, 0.07, "mine"
+	o.Interval, o.Idle.Interval = 30*time.Second, 40*time.Second
 	groups := must.Get(Groups(o, newCatalog(t)))(t)
 	text := must.Get(File(groups))(t)
 	for _, want := range []string{
@@ -139,10 +139,10 @@ func TestTuned(t *testing.T) {
 
 func TestBadOptions(t *testing.T) {
 	for name, spoil := range map[string]func(*Options){
-		"idle window":     func(o *Options) { o.IdleWindow = 0 },
+		"idle window":     func(o *Options) { o.Idle.Window = 0 },
 		"interval":        func(o *Options) { o.Interval = time.Millisecond },
-		"idle used share": func(o *Options) { o.IdleUsedShare = 50 },
-		"memory full":     func(o *Options) { o.MemoryFull = 0 },
+		"idle used share": func(o *Options) { o.Idle.UsedShare = 50 },
+		"throttled ratio": func(o *Options) { o.ThrottledRatio = 0 },
 		"error window":    func(o *Options) { o.ErrorWindow = -time.Minute },
 	} {
 		o := Defaults()
@@ -150,15 +150,6 @@ func TestBadOptions(t *testing.T) {
 		if _, err := Groups(o, newCatalog(t)); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: got %v", name, err)
 		}
-	}
-}
-
-// TestBadQuery checks the error for a query of the runbook that the exporter can't answer.
-func TestBadQuery(t *testing.T) {
-	a := alert{name: "X", expr: `max by (cluster, node) (dra_device_up)`, queries: []string{`dra_device_gone`}}
-	o := Defaults()
-	if _, err := a.rule(&o, newCatalog(t)); err == nil || !strings.Contains(err.Error(), `"dra_device_gone"`) {
-		t.Errorf("got %v", err)
 	}
 }
 

@@ -57,21 +57,6 @@ func workloadsOfNodes() []recording {
 			max by (<workload>, node) (
 			  max by (<pod device>) (dra_pod_memory_used_peak_bytes)` + of + `
 			)`},
-		// Pods whose devices are of several NUMA nodes, also those whose links are not measured,
-		// and the traffic of the others.
-		{name: "node:dra_cross_numa_pods:count", expr: `
-			count by (cluster, node) (group by (<pod>) (dra_pod_topology_info{farthest="across"}))`},
-		{name: "pod:dra_cross_numa_io_bytes:rate", expr: `
-			sum by (<pod>, link, direction) (
-			  max by (<claim device>, pod, link, direction) (
-			    rate(dra_claim_io_bytes_total[<rate>])
-			      * on (<claim device>) group_left (pod) group by (<claim device>, pod) (
-			        dra_pod_claim_info{attribution="exclusive"} and on (<pod>) dra_pod_topology_info{farthest="across"}
-			      )
-			    or
-			    rate(dra_pod_unclaimed_io_bytes_total[<rate>]) and on (<pod>) dra_pod_topology_info{farthest="across"}
-			  )
-			)`},
 		{name: "node_workload:dra_devices:count", expr: `
 			count by (<workload>, node, cluster_device) (
 			  group by (<workload>, node, pool, device, cluster_device) (

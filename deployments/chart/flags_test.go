@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -43,8 +44,27 @@ func schema(t *testing.T, path ...string) values {
 	return part
 }
 
-// The values can switch off every source: those that the schema names, which the generator takes
-// from the program.
+// The schema names the alerts, each with its action.
+func TestNamesOfAlerts(t *testing.T) {
+	var want, got []string
+	for _, g := range readRules(t, "../../dashboards/out/rules.yaml") {
+		for i := range g.Rules {
+			if g.Rules[i].Alert != "" {
+				want = append(want, g.Rules[i].id())
+			}
+		}
+	}
+	for _, name := range schema(t, "properties", "prometheusRule", "properties", "alerts", "propertyNames")["enum"].([]any) {
+		got = append(got, name.(string))
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(slices.Compact(want), got); diff != "" || len(want) < 30 {
+		t.Errorf("of %d alerts, -rules +schema:\n%s", len(want), diff)
+	}
+}
+
+// The values can switch off every source: those that the schema names, which are those of the
+// program (a test of exporter/cmd/dra-exporter).
 func TestSources(t *testing.T) {
 	switches := 0
 	for _, name := range schema(t, "properties", "sources", "propertyNames")["enum"].([]any) {

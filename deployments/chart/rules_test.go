@@ -105,7 +105,7 @@ func renderReplacements(t *testing.T, compat, rule values) map[string][]ruleGrou
 }
 
 // The rules that record the series of other exporters are the shipped ones, each on its own value;
-// values change them as the flags of the generator do.
+// values change them as those of the generator do.
 func TestReplacements(t *testing.T) {
 	t.Parallel()
 	const dcgm, amd = "a-dra-exporter-compat-dcgm-exporter", "a-dra-exporter-compat-amd-device-metrics-exporter"
@@ -120,10 +120,11 @@ func TestReplacements(t *testing.T) {
 	if got := renderReplacements(t, values{}, values{}); len(got) > 0 {
 		t.Errorf("by default there are %d", len(got))
 	}
-	tuned := renderReplacements(t, values{
-		"interval": "15s", "exportedLabels": false, "dcgmExporter": values{"enabled": true, "job": "gpus"},
-		"amdDeviceMetricsExporter": values{"enabled": true, "prefix": "amd_"},
-	}, values{"rateWindow": "2m"})
+	v := tunedValues(t)
+	for _, value := range []string{"dcgmExporter", "amdDeviceMetricsExporter"} {
+		v["compat"].(values)[value].(values)["enabled"] = true
+	}
+	tuned := renderReplacements(t, v["compat"].(values), v["prometheusRule"].(values))
 	for name, file := range map[string]string{dcgm: "dcgm-exporter", amd: "amd-device-metrics-exporter"} {
 		if diff := cmp.Diff(readRules(t, "testdata/compat/"+file+".yaml"), tuned[name]); diff != "" {
 			t.Errorf("%s: -generator +chart:\n%s", name, diff)
@@ -131,29 +132,29 @@ func TestReplacements(t *testing.T) {
 	}
 }
 
-//go:generate -command compat go run -C ../../dashboards ./generate -out=../deployments/chart/testdata -rate.window=2m -compat.interval=15s -compat.exported=false
-//go:generate compat -only=compat/dcgm-exporter.yaml -compat.dcgm-job=gpus
-//go:generate compat -only=compat/amd-device-metrics-exporter.yaml -compat.amd-prefix=amd_
-//go:generate sh -c "tr '\\n' '\\0' <testdata/flags.txt | xargs -0 go run -C ../../dashboards ./generate"
+//go:generate -command tuned go run -C ../../dashboards ./generate -out=../deployments/chart/testdata -values=../deployments/chart/testdata/values.yaml
+//go:generate tuned -only=compat/dcgm-exporter.yaml
+//go:generate tuned -only=compat/amd-device-metrics-exporter.yaml
+//go:generate tuned -only=rules.yaml
 
-// Windows, thresholds, prices and alerts in the values give the same rules as the flags of the
-// generator in testdata/flags.txt.
+// tunedValues are values that the generator reads, too.
+func tunedValues(t *testing.T) values {
+	t.Helper()
+	data, err := os.ReadFile("testdata/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v values
+	if err := yaml.Unmarshal(data, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// Windows, thresholds and prices in the values give the same rules as in the generator's.
 func TestTunedRules(t *testing.T) {
 	t.Parallel()
-	tuned := renderRules(t, values{
-		"interval": "30s", "clusters": []any{"east", `w"est`}, "rateWindow": "2m", "errorWindow": "1h",
-		"throttledRatio": 0.5, "memoryFull": 0.9,
-		"staleAfter": "2m", "downRatio": 0.35, "grafanaURL": "https://grafana.example.com/",
-		"pageURL": "http://{{ $labels.node }}:10985/", "job": "gpu.*",
-		"idle": values{
-			"window": "1h30m", "interval": "1m", "held": 0.7, "usedShare": 0.07, "memory": 5e9, "partly": 0.25,
-			"optOut": "may_idle",
-		},
-		"prices": []any{values{"models": `.*"odd\ model.*`, "perHour": 2.4}, values{"models": ".*", "perHour": 1}},
-		"alerts": values{
-			"DRAClaimNetworkQuiet": values{"enabled": true}, "DRAClaimOversized": values{"enabled": true},
-		},
-	})
+	tuned := renderRules(t, tunedValues(t)["prometheusRule"].(values))
 	if diff := cmp.Diff(readRules(t, "testdata/rules.yaml"), tuned); diff != "" {
 		t.Errorf("-generator +chart:\n%s", diff)
 	}

@@ -85,7 +85,7 @@ func TestSetNumbers(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range []string{
-			"idle.held", "idle.usedShare", "idle.partly", "throttledRatio", "memoryFull", "downRatio", "prices[0].perHour",
+			"idle.held", "idle.usedShare", "idle.partly", "throttledRatio", "downRatio", "prices[0].perHour",
 		} {
 			if err := parse("prometheusRule."+name+"="+value, v); err != nil {
 				t.Fatal(err)

@@ -112,7 +112,7 @@ func newBusyNode(t *testing.T, what troubles, claims int) *busyNode {
 				IdleWatts: 70, MaxWatts: 700,
 			})
 		}
-		machine := must.Get(sim.New(n.now.Add(-time.Minute), uint64(i), gpus...))(t)
+		machine := sim.New(n.now.Add(-time.Minute), uint64(i), gpus...)
 		group := &busyGroup{machine, sim.NewSource(machine, options)}
 		n.groups = append(n.groups, group)
 		for _, gpu := range gpus {

@@ -53,21 +53,6 @@ func generated() []string {
 	return []string{"exporter/METRICS.md", "dashboards/RUNBOOK.md", "deployments/helm/dra-exporter/README.md"}
 }
 
-func TestBlocks(t *testing.T) {
-	text := "text\n```sh\nmake a \\\n  B=1 # why\n# nothing\n\nmake b\n```\nmore\n~~~\nx\n~~~"
-	d := Document{Path: "a.md", Lines: strings.Split(text, "\n")}
-	blocks := d.Blocks()
-	if len(blocks) != 2 || blocks[0].Language != Shell || blocks[0].Line != 3 ||
-		blocks[1].Text != "x\n" || blocks[1].Line != 11 {
-		t.Errorf("blocks %+v", blocks)
-	}
-	want := []Command{{"a.md", 3, "make a B=1"}, {"a.md", 7, "make b"}}
-	if got := Commands([]Document{d}); !slices.Equal(got, want) {
-		t.Errorf("commands %v, want %v", got, want)
-	}
-	expect.Is(t, strings.Join(d.Prose(), ","), "text,,,,,,,,more,,,", "prose")
-}
-
 func TestApply(t *testing.T) {
 	d := Document{Path: "a.md", Lines: strings.Split("```diff title=x/y.go\n a\n-b\n+c\n@@\n+e\n f\n```", "\n")}
 	b := d.Blocks()[0]
@@ -172,16 +157,6 @@ func anchor(text string) string {
 			return -1
 		}
 	}, text)
-}
-
-func TestAnchor(t *testing.T) {
-	for text, want := range map[string]string{
-		"NVIDIA's library and devices":  "nvidias-library-and-devices",
-		"On a laptop, without hardware": "on-a-laptop-without-hardware",
-		"`check` of [top](x.md)":        "check-of-top",
-	} {
-		expect.Is(t, anchor(text), want, "anchor of %q", text)
-	}
 }
 
 // links returns the targets of the document's links within the tree.

@@ -16,13 +16,13 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// Certificate writes cert.pem and key.pem, self-signed for a server at 127.0.0.1, into a folder,
-// and returns a pool that trusts it.
-func Certificate(t testing.TB, folder string) *x509.CertPool {
+// Certificate writes cert.pem and key.pem, self-signed for a server at 127.0.0.1 and with some
+// names, into a folder, and returns a pool that trusts it.
+func Certificate(t testing.TB, folder string, names ...string) *x509.CertPool {
 	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: names, IsCA: true, BasicConstraintsValid: true,
 	}
 	der := must.Get(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
 	private := must.Get(x509.MarshalPKCS8PrivateKey(key))(t)

@@ -8,9 +8,7 @@
 package sim
 
 import (
-	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sort"
 	"sync"
@@ -47,20 +45,6 @@ func (s Spike) bytes(at time.Duration) float64 {
 	return s.Bytes
 }
 
-// Errors of changes to a machine.
-var (
-	ErrUnknownDevice   = errors.New("no such device")
-	ErrUnknownWorkload = errors.New("the workload does not hold the device")
-	ErrHeld            = errors.New("the workload holds the device already")
-	ErrPartitioned     = errors.New("the device is partitioned: only its partitions can be owned")
-	ErrOrder           = errors.New("a change before the last one")
-	ErrWorkload        = errors.New("weight or memory is no amount, or load beyond 0 to 1")
-)
-
-// maxEpochs limits the changes of a device that are kept. Readings are possible for the time since
-// the oldest of them.
-const maxEpochs = 4096
-
 // Machine is a set of devices. It is safe for concurrent use.
 type Machine struct {
 	start time.Time
@@ -72,23 +56,16 @@ type Machine struct {
 
 // New returns a machine that has been idle since start. Devices must have distinct names, and
 // parents must precede their parts. seed determines the initial values of hardware counters.
-func New(start time.Time, seed uint64, devices ...Device) (*Machine, error) {
+func New(start time.Time, seed uint64, devices ...Device) *Machine {
 	m := &Machine{start: start, byName: map[string]*state{}}
 	for i, d := range devices {
 		s := &state{Device: withCounters(d, seed+uint64(i)), epochs: []epoch{{start: start}}, accounts: map[string]*account{}}
-		if _, ok := m.byName[d.Name]; ok {
-			return nil, fmt.Errorf("add device %s: name is taken", d.Name)
-		}
-		if d.Parent != "" {
-			parent, ok := m.byName[d.Parent]
-			if !ok {
-				return nil, fmt.Errorf("add device %s: parent %s: %w", d.Name, d.Parent, ErrUnknownDevice)
-			}
-			s.parent, parent.parts = parent, append(parent.parts, s)
+		if s.parent = m.byName[d.Parent]; s.parent != nil {
+			s.parent.parts = append(s.parent.parts, s)
 		}
 		m.devices, m.byName[d.Name] = append(m.devices, s), s
 	}
-	return m, nil
+	return m
 }
 
 // Devices returns the devices, in the order given.
@@ -105,76 +82,47 @@ func (m *Machine) Devices() []Device {
 func (m *Machine) XIDs(device string, from, to time.Time) int {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	s, ok := m.byName[device]
-	if !ok || s.XIDEvery <= 0 {
-		return 0
-	}
+	s := m.byName[device]
 	until := func(t time.Time) int { return int(max(0, t.Sub(m.start)) / s.XIDEvery) }
 	return until(to) - until(from)
 }
 
 // Begin adds a workload to the holders of a device at a time.
 func (m *Machine) Begin(device string, w Workload, at time.Time) error {
-	valid := func(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
-	if !valid(w.Weight) || !valid(w.MemoryBytes) || !valid(w.Spike.Bytes) || !w.Load.within() {
-		return fmt.Errorf("begin %s on %s: %w", w.Name, device, ErrWorkload)
-	}
-	return m.change("begin", device, w.Name, at, func(holds []hold, i int) ([]hold, error) {
-		switch {
-		case i >= 0:
-			return nil, ErrHeld
-		case w.Weight > 0 && len(m.byName[device].parts) > 0:
-			return nil, ErrPartitioned
-		}
-		return append(holds, hold{Workload: w, since: at}), nil
+	return m.change(device, w.Name, false, at, func(holds []hold, _ int) []hold {
+		return append(holds, hold{Workload: w, since: at})
 	})
 }
 
 // End removes a workload from the holders of a device at a time.
 func (m *Machine) End(device, workload string, at time.Time) error {
-	return m.change("end", device, workload, at, func(holds []hold, i int) ([]hold, error) {
-		if i < 0 {
-			return nil, ErrUnknownWorkload
-		}
-		return slices.Delete(holds, i, i+1), nil
-	})
+	return m.change(device, workload, true, at, func(holds []hold, i int) []hold { return slices.Delete(holds, i, i+1) })
 }
 
 // SetLoad changes the load of a workload from a time on. The workload continues to hold the device.
 func (m *Machine) SetLoad(device, workload string, load Profile, at time.Time) error {
-	return m.change("set load of", device, workload, at, func(holds []hold, i int) ([]hold, error) {
-		if i < 0 {
-			return nil, ErrUnknownWorkload
-		}
-		if !load.within() {
-			return nil, ErrWorkload
-		}
+	return m.change(device, workload, true, at, func(holds []hold, i int) []hold {
 		holds[i].Load, holds[i].since = load, at
-		return holds, nil
+		return holds
 	})
 }
 
 // change begins a new epoch of the device with the holds that edit returns. edit gets a copy of the
-// present holds, and the index of the workload in it or -1.
-func (m *Machine) change(verb, device, workload string, at time.Time, edit func([]hold, int) ([]hold, error)) error {
+// present holds, and the index of the workload in it. There must be one if it holds the device,
+// else none.
+func (m *Machine) change(device, workload string, holding bool, at time.Time, edit func([]hold, int) []hold) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	wrap := func(err error) error { return fmt.Errorf("%s %s on %s: %w", verb, workload, device, err) }
-	s, ok := m.byName[device]
-	if !ok {
-		return wrap(ErrUnknownDevice)
-	}
+	s := m.byName[device]
 	last := s.epochs[len(s.epochs)-1]
-	if at.Before(last.start) {
-		return wrap(ErrOrder)
-	}
 	i := slices.IndexFunc(last.holds, func(h hold) bool { return h.Name == workload })
-	holds, err := edit(slices.Clone(last.holds), i)
-	if err != nil {
-		return wrap(err)
+	if holding != (i >= 0) {
+		return fmt.Errorf("%s holds %s: %v, want %v", workload, device, i >= 0, holding)
 	}
 	s.settle(at)
-	s.begin(epoch{start: at, busy: last.busyAt(at), spun: last.spunAt(at), holds: divide(holds)})
+	s.epochs = append(s.epochs, epoch{
+		start: at, busy: last.busyAt(at), spun: last.spunAt(at), holds: divide(edit(slices.Clone(last.holds), i)),
+	})
 	return nil
 }
 
@@ -186,13 +134,6 @@ type state struct {
 	epochs   []epoch // oldest first; in each the holders are the same
 	accounts map[string]*account
 	total    account // of all holders with a weight
-}
-
-func (s *state) begin(e epoch) {
-	if len(s.epochs) == maxEpochs {
-		s.epochs = append(s.epochs[:0], s.epochs[1:]...)
-	}
-	s.epochs = append(s.epochs, e)
 }
 
 // epochAt returns the epoch that contains a time, or the oldest one for earlier times.

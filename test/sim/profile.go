@@ -2,7 +2,6 @@ package sim
 
 import (
 	"math/rand/v2"
-	"slices"
 	"sort"
 	"time"
 )
@@ -58,16 +57,6 @@ func (p Profile) Spun(until time.Duration) float64 {
 		return 0
 	}
 	return max(0, until-p.hangs).Seconds()
-}
-
-// within reports whether the load is between 0 and 1 at all times.
-func (p Profile) within() bool {
-	for _, piece := range slices.Concat(p.once.pieces, p.loop.pieces) {
-		if !(piece.from >= 0 && piece.from <= 1 && piece.to >= 0 && piece.to <= 1) {
-			return false
-		}
-	}
-	return true
 }
 
 // Idle is no load.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"time"
 
@@ -27,12 +26,8 @@ type Options struct {
 	// ActiveCounter adds a counter of active seconds, which most hardware does not have.
 	ActiveCounter bool
 
-	// Fail makes a quantity of a device unreadable if it returns an error.
-	Fail func(device string, q driver.Quantity) error
 	// Down is a time in which Sample fails and returns nothing.
 	Down Span
-	// Hang makes Sample wait for the end of its context while it returns true.
-	Hang func() bool
 	// Now is the clock; nil: [time.Now].
 	Now func() time.Time
 }
@@ -64,9 +59,6 @@ func NewSource(m *Machine, o Options) *Source {
 // Name returns sim.
 func (*Source) Name() string { return "sim" }
 
-// errTooEarly means that the machine begins later.
-var errTooEarly = errors.New("the machine has not started")
-
 var (
 	errDown = errors.New("the simulated source is down")
 	errLost = errors.New("the driver can't reach it")
@@ -97,11 +89,8 @@ func (s Span) Begins(until time.Duration) (out []time.Duration) {
 	return out
 }
 
-// Sample returns one sample for each device of the machine. The error joins the errors of Fail.
+// Sample returns one sample for each device of the machine. The error names those that are lost.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
-	if s.options.Hang != nil && s.options.Hang() {
-		<-ctx.Done()
-	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("read simulated devices: %w", err)
 	}
@@ -109,9 +98,6 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	at := s.refreshed(s.options.Now())
-	if at.Before(m.start) {
-		return nil, fmt.Errorf("read simulated devices: %w", errTooEarly)
-	}
 	samples := make([]driver.Sample, len(m.devices))
 	if s.options.Down.has(at.Sub(m.start)) {
 		return nil, driver.WithReason(driver.ReasonServerError, errDown)
@@ -127,12 +113,9 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 		r.readAll()
 		s.count(device.Name, r.readings)
 		samples[i] = driver.Sample{Driver: device.Driver, Hardware: device.Hardware, Readings: r.readings, Events: r.events}
-		samples[i].Hardware.CPUs = slices.Clone(device.Hardware.CPUs) // samples belong to the caller
-		samples[i].Hardware.DeviceNodes = slices.Clone(device.Hardware.DeviceNodes)
 		if device.SampledByName {
 			samples[i].Device = device.Name
 		}
-		errs = append(errs, r.errs...)
 	}
 	return samples, errors.Join(errs...)
 }
@@ -163,7 +146,7 @@ func counts(q driver.Quantity) bool {
 
 // refreshed returns the time at which the readings that are current now were taken.
 func (s *Source) refreshed(now time.Time) time.Time {
-	if s.options.Refresh <= 0 || now.Before(s.machine.start) {
+	if s.options.Refresh <= 0 {
 		return now
 	}
 	return now.Add(-(now.Sub(s.machine.start) % s.options.Refresh))
@@ -177,16 +160,9 @@ type reader struct {
 	elapsed  time.Duration // since the machine's start
 	readings []driver.Reading
 	events   []driver.Event
-	errs     []error
 }
 
 func (r *reader) read(q driver.Quantity, value float64, labels ...string) {
-	if r.options.Fail != nil {
-		if err := r.options.Fail(r.Name, q); err != nil {
-			r.errs = append(r.errs, fmt.Errorf("read %v of %s: %w", q, r.Name, err))
-			return
-		}
-	}
 	reading := driver.Reading{Quantity: q, Value: value, At: r.at}
 	copy(reading.Labels[:], labels)
 	r.readings = append(r.readings, reading)

@@ -25,41 +25,21 @@ func (t Truth) Plus(other Truth) Truth {
 	}
 }
 
-// Truth returns the use of all devices by a workload until a time, which must not precede the last
-// change of any device. Concurrent holders of a device are charged their parts by weight. The parts
-// and the use while the device was not held sum to [Machine.Total].
-func (m *Machine) Truth(workload string, at time.Time) Truth {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	var sum Truth
-	for _, s := range m.devices {
-		sum = sum.Plus(s.truth(workload, at))
-	}
-	return sum
-}
-
-// TruthOn returns the use of one device by a workload until a time, like [Machine.Truth], or zero
-// for an unknown device.
+// TruthOn returns the use of a device by a workload until a time, which must not precede the last
+// change of the device. Concurrent holders are charged their parts by weight. The parts and the use
+// while the device was not held sum to [Machine.Total].
 func (m *Machine) TruthOn(device, workload string, at time.Time) Truth {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	s, ok := m.byName[device]
-	if !ok {
-		return Truth{}
-	}
-	return s.truth(workload, at)
+	return m.byName[device].truth(workload, at)
 }
 
 // Total returns the use of a device from the machine's start until a time, held or not. Its held
-// and share seconds are the time in which any workload with a weight held it. It is zero for an
-// unknown device.
+// and share seconds are the time in which any workload with a weight held it.
 func (m *Machine) Total(device string, at time.Time) Truth {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	s, ok := m.byName[device]
-	if !ok {
-		return Truth{}
-	}
+	s := m.byName[device]
 	total := s.total
 	last := s.epochs[len(s.epochs)-1]
 	total.add(last.whole(at))

@@ -2,11 +2,9 @@ package simnode
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"net"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,13 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dra-exporter/dra-exporter/podresources"
-)
-
-// Errors of allocation.
-var (
-	ErrUnknownDevice = errors.New("no such device")
-	ErrTaken         = errors.New("the device is allocated")
-	ErrCapacity      = errors.New("not enough capacity left")
 )
 
 // memoryCapacity is the name of the capacity of shared devices.
@@ -55,9 +46,7 @@ func (n *Node) claim(p *pod, spec ClaimSpec) (*claim, error) {
 	if !ok {
 		c = &claim{Claim: key, uid: n.uid(), created: n.now(), spec: spec}
 		for _, request := range spec.Requests {
-			if err := n.allocate(c, request); err != nil {
-				return nil, fmt.Errorf("allocate claim %s/%s: %w", key.Namespace, key.Name, err)
-			}
+			n.allocate(c, request)
 		}
 		n.claims[key] = c
 	}
@@ -67,52 +56,15 @@ func (n *Node) claim(p *pod, spec ClaimSpec) (*claim, error) {
 	return c, nil
 }
 
-// allocate allocates the devices of the request like the scheduler: only free ones, unless they may
-// be shared.
-func (n *Node) allocate(c *claim, request Request) error {
+// allocate allocates the devices of the request. It does not check that they are free.
+func (n *Node) allocate(c *claim, request Request) {
 	for _, name := range request.Devices {
-		device, ok := n.devices[name]
-		if !ok {
-			return fmt.Errorf("%s: %w", name, ErrUnknownDevice)
-		}
-		a := allocated{device: device, request: request}
-		if !request.Admin {
-			if err := n.take(c, &a); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
+		a := allocated{device: n.devices[name], request: request}
+		if a.device.Shareable && !request.Admin {
+			a.memory, a.shareID = resource.MustParse(request.Memory), n.uid()
 		}
 		c.allocated = append(c.allocated, a)
 	}
-	return nil
-}
-
-// take checks that the device is available to the claim, and computes the share if the device is
-// shared.
-func (n *Node) take(c *claim, a *allocated) error {
-	others := slices.Clone(c.allocated)
-	for _, other := range n.claims {
-		others = append(others, other.allocated...)
-	}
-	others = slices.DeleteFunc(others, func(o allocated) bool { return o.device != a.device || o.request.Admin })
-	if !a.device.Shareable {
-		if len(others) > 0 {
-			return ErrTaken
-		}
-		return nil
-	}
-	memory, err := resource.ParseQuantity(a.request.Memory)
-	if err != nil {
-		return fmt.Errorf("capacity %q: %w", a.request.Memory, err)
-	}
-	left := a.device.Capacity.DeepCopy()
-	for _, o := range others {
-		left.Sub(o.memory)
-	}
-	if left.Cmp(memory) < 0 {
-		return ErrCapacity
-	}
-	a.memory, a.shareID = memory, n.uid()
-	return nil
 }
 
 // weight is the claim's weight when several claims share the device.

@@ -66,10 +66,7 @@ func (n *Node) removeProcess(p *pod) error {
 func (n *Node) Fault(f Fault) (err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p, running := n.pods[podresources.Pod{Namespace: f.Namespace, Name: f.Pod}]
-	if !running {
-		return fmt.Errorf("fault of %s/%s: %w", f.Namespace, f.Pod, ErrNotRunning)
-	}
+	p := n.pods[podresources.Pod{Namespace: f.Namespace, Name: f.Pod}]
 	log, err := os.OpenFile(n.Path(node.KernelLog), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("write to the kernel log: %w", err)

@@ -32,31 +32,10 @@ type Options struct {
 	Sim sim.Options
 	// Now is the clock; nil: [time.Now].
 	Now func() time.Time
-	// Between is called between the steps in which a pod starts and ends, to let time pass. It must
-	// not call the node. Nil: no time passes.
-	Between func(pod podresources.Pod, done Step)
 	// PodsAPI enables the kubelet's Pods API beside PodResources. Only this API has the pods' labels
 	// and owners.
 	PodsAPI bool
 }
-
-// Step is a step of a pod's life on its node.
-type Step string
-
-// The steps, in order.
-const (
-	StepClaimed    Step = "claimed"    // its claims are allocated
-	StepCgroup     Step = "cgroup"     // its cgroup exists
-	StepPrepared   Step = "prepared"   // its CDI specs exist
-	StepListed     Step = "listed"     // the kubelet lists its devices, and from now on it holds them
-	StepLogs       Step = "logs"       // its log folder exists
-	StepBusy       Step = "busy"       // its workload has started
-	StepIdle       Step = "idle"       // its workload has ended
-	StepKilled     Step = "killed"     // its cgroup is removed
-	StepUnlisted   Step = "unlisted"   // the kubelet no longer lists it
-	StepUnprepared Step = "unprepared" // its CDI specs are removed, except those of claims that other pods hold
-	StepRemoved    Step = "removed"    // its logs and its claims are removed
-)
 
 // Node is a simulated node. It is safe for concurrent use. After an error of StartPod or StopPod
 // only Close may be called.
@@ -93,16 +72,12 @@ func New(root string, seed uint64, devices []Device, options Options) (*Node, er
 		simulated[i] = devices[i].Device
 		byName[devices[i].Name] = &devices[i]
 	}
-	machine, err := sim.New(now(), seed, simulated...)
-	if err != nil {
-		return nil, fmt.Errorf("create simulated node: %w", err)
-	}
 	files, err := node.Make(root, Name)
 	if err != nil {
 		return nil, fmt.Errorf("create simulated node: %w", err)
 	}
 	n := &Node{
-		Node: files, now: now, begun: now(), options: options, devices: byName, machine: machine,
+		Node: files, now: now, begun: now(), options: options, devices: byName, machine: sim.New(now(), seed, simulated...),
 		random: rand.New(rand.NewPCG(seed, 0)),
 		pods:   map[podresources.Pod]*pod{}, claims: map[podresources.Claim]*claim{},
 	}

@@ -53,12 +53,6 @@ type Request struct {
 	Spike    sim.Spike   // in addition to Resident
 }
 
-// Errors of pods.
-var (
-	ErrRunning    = errors.New("the pod is already running")
-	ErrNotRunning = errors.New("no such pod")
-)
-
 // pod is a pod on the node.
 type pod struct {
 	podresources.Pod
@@ -76,23 +70,10 @@ func (n *Node) StartPod(spec PodSpec) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p := n.newPod(spec)
-	err := ErrRunning
-	if _, running := n.pods[p.Pod]; !running {
-		n.pods[p.Pod] = p
-		n.played++
-		err = n.steps(p, []step{
-			{StepClaimed, n.claimAll},
-			{StepCgroup, func(p *pod) error { return n.MakeCgroup(p.uid) }},
-			{StepPrepared, n.prepareAll},
-			{StepListed, n.hold},
-			{StepLogs, n.makeLogs},
-			{StepBusy, func(p *pod) error { return errors.Join(n.makeProcess(p), n.work(p)) }},
-		})
-	}
-	if err != nil {
-		return fmt.Errorf("start pod %s/%s: %w", spec.Namespace, spec.Name, err)
-	}
-	return nil
+	n.pods[p.Pod] = p
+	n.played++
+	return p.does("start", n.claimAll, func(p *pod) error { return n.MakeCgroup(p.uid) }, n.prepareAll, n.hold, n.makeLogs,
+		n.makeProcess, n.work)
 }
 
 // StopPod simulates the end of a pod: its workload ends, its cgroup is removed, PodResources no
@@ -100,20 +81,8 @@ func (n *Node) StartPod(spec PodSpec) error {
 func (n *Node) StopPod(namespace, name string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	err := ErrNotRunning
-	if p, running := n.pods[podresources.Pod{Namespace: namespace, Name: name}]; running {
-		err = n.steps(p, []step{
-			{StepIdle, func(p *pod) error { return errors.Join(n.removeProcess(p), n.rest(p)) }},
-			{StepKilled, func(p *pod) error { return n.RemoveCgroup(p.uid) }},
-			{StepUnlisted, n.drop},
-			{StepUnprepared, n.releaseAll},
-			{StepRemoved, n.remove},
-		})
-	}
-	if err != nil {
-		return fmt.Errorf("stop pod %s/%s: %w", namespace, name, err)
-	}
-	return nil
+	return n.pods[podresources.Pod{Namespace: namespace, Name: name}].does("stop", n.removeProcess, n.rest,
+		func(p *pod) error { return n.RemoveCgroup(p.uid) }, n.drop, n.releaseAll, n.remove)
 }
 
 func (n *Node) newPod(spec PodSpec) *pod {
@@ -123,19 +92,11 @@ func (n *Node) newPod(spec PodSpec) *pod {
 	return &pod{Pod: podresources.Pod{Namespace: spec.Namespace, Name: spec.Name}, uid: n.uid(), spec: spec}
 }
 
-type step struct {
-	done Step
-	do   func(*pod) error
-}
-
-// steps performs the steps in order until one fails.
-func (n *Node) steps(p *pod, steps []step) error {
-	for _, s := range steps {
-		if err := s.do(p); err != nil {
-			return err
-		}
-		if n.options.Between != nil {
-			n.options.Between(p.Pod, s.done)
+// does performs the steps of a pod's start or stop in order until one fails.
+func (p *pod) does(what string, steps ...func(*pod) error) error {
+	for _, do := range steps {
+		if err := do(p); err != nil {
+			return fmt.Errorf("%s pod %s/%s: %w", what, p.Namespace, p.Name, err)
 		}
 	}
 	return nil

@@ -21,7 +21,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/node"
-	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -160,77 +159,4 @@ func checkInventory(t *testing.T, n *Node, devices driver.Inventory) {
 		devices[driver.ID{Driver: GPUDriver, Pool: Name, Device: "gpu-6"}]
 	expect.That(t, part.Kind == driver.KindPartition && part.Parent == parent.UUID && part.UUID == "",
 		"partition %+v of %+v", part, parent)
-}
-
-// TestSteps checks the node between the steps of a pod's life.
-func TestSteps(t *testing.T) {
-	type state struct {
-		Step                         Step
-		Claims, Specs, Cgroups, Logs int
-		Listed                       int
-		Busy                         bool
-	}
-	var n *Node
-	var got []state
-	clock := newClock()
-	n = newNode(t, Options{Now: clock.read, Between: func(_ podresources.Pod, done Step) {
-		clock.now = clock.now.Add(time.Second)
-		count := func(pattern string) int {
-			files := must.Get(filepath.Glob(n.Path(pattern)))(t)
-			return len(files)
-		}
-		_, claims := read(t, n)
-		before := n.machine.Total("gpu-0", clock.now).ActiveSeconds
-		clock.now = clock.now.Add(time.Second)
-		got = append(got, state{
-			done, len(claims), count(node.CDI + "/*.json"), count(node.Burstable + "/*.slice/cgroup.events"),
-			count(node.Logs + "/*"),
-			len(ask(t, n)), n.machine.Total("gpu-0", clock.now).ActiveSeconds > before,
-		})
-	}})
-	must.Do(t, n.Start())
-	defer n.Close()
-	must.Do(t,
-		n.StartPod(PodSpec{Namespace: "ns", Name: "pod", Claims: []ClaimSpec{device("gpu", sim.Constant(1), 0, "gpu-0")}}))
-	must.Do(t, n.StopPod("ns", "pod"))
-	want := []state{
-		{Step: StepClaimed, Claims: 1},
-		{Step: StepCgroup, Claims: 1, Cgroups: 1},
-		{Step: StepPrepared, Claims: 1, Cgroups: 1, Specs: 1},
-		{Step: StepListed, Claims: 1, Cgroups: 1, Specs: 1, Listed: 1},
-		{Step: StepLogs, Claims: 1, Cgroups: 1, Specs: 1, Listed: 1, Logs: 1},
-		{Step: StepBusy, Claims: 1, Cgroups: 1, Specs: 1, Listed: 1, Logs: 1, Busy: true},
-		{Step: StepIdle, Claims: 1, Cgroups: 1, Specs: 1, Listed: 1, Logs: 1},
-		{Step: StepKilled, Claims: 1, Specs: 1, Listed: 1, Logs: 1},
-		{Step: StepUnlisted, Claims: 1, Specs: 1, Logs: 1},
-		{Step: StepUnprepared, Claims: 1, Logs: 1},
-		{Step: StepRemoved},
-	}
-	expect.Equal(t, "", want, got)
-	uses := n.Uses(clock.now)
-	must.That(t, len(uses) == 1 && uses[0].To.Sub(uses[0].From) == 10*time.Second, "uses %+v, want one of 10 s", uses)
-	// Listed for 10 s (5 steps of 2 s each), busy for 2 s of them.
-	want10 := sim.Truth{
-		HeldSeconds: 10, ShareSeconds: 10, ActiveSeconds: 2, Joules: 70*10 + 630*2,
-		ReceiveBytes: 2 * 12e9, TransmitBytes: 2 * 5e9,
-	}
-	expect.Equal(t, "truth", want10, uses[0].Truth)
-}
-
-// TestSharedDevice checks that a claim's share of a device is proportional to its capacity,
-// independent of the number of pods.
-func TestSharedDevice(t *testing.T) {
-	clock := newClock()
-	n := newNode(t, Options{Now: clock.read})
-	both := share("20Gi", sim.Constant(1), 0, "gpu-7")
-	both.Object = "both"
-	for name, claim := range map[string]ClaimSpec{"a": both, "b": both, "c": share("60Gi", sim.Constant(1), 0, "gpu-7")} {
-		must.Do(t, n.StartPod(PodSpec{Namespace: "ns", Name: name, Claims: []ClaimSpec{claim}}))
-	}
-	clock.now = clock.now.Add(8 * time.Second)
-	got := map[string]float64{}
-	for _, u := range n.Uses(clock.now) {
-		got[u.Pod.Name] = u.Truth.ShareSeconds
-	}
-	expect.Equal(t, "", map[string]float64{"a": 1, "b": 1, "c": 6}, got)
 }

@@ -26,11 +26,8 @@ type Use struct {
 	Truth sim.Truth
 }
 
-// maxEnded bounds the number of ended uses that are kept, since a demo may run without end.
-const maxEnded = 16384
-
-// Uses returns the uses of the pods until at, which must not be before their last change: the last
-// 16384 ended ones in order of their ends, then the present ones by pod.
+// Uses returns the uses of the pods until at, which must not be before their last change: the ended
+// ones in order of their ends, then the present ones by pod.
 func (n *Node) Uses(at time.Time) []Use {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -58,8 +55,5 @@ func (n *Node) XIDs(device driver.ID, from, to time.Time) int {
 func (n *Node) end(use Use, at time.Time) {
 	use.To, use.Truth = at, n.machine.TruthOn(use.Device.Device, use.workload(), at)
 	n.machine.Forget(use.workload())
-	if len(n.ended) == maxEnded {
-		n.ended = append(n.ended[:0], n.ended[1:]...)
-	}
 	n.ended = append(n.ended, use)
 }

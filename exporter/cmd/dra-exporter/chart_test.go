@@ -18,7 +18,7 @@ import (
 const chart = "../../../deployments/helm/dra-exporter/"
 
 // The program has every flag and every variable that the templates of the Helm chart name, and the
-// chart's values have a switch for each of its groups of metrics.
+// chart's values have a switch for each of its groups of metrics and of its sources.
 func TestChart(t *testing.T) {
 	var help, stderr bytes.Buffer
 	for _, args := range [][]string{{"--help"}, {"top", "--help"}, {"gateway", "--help"}} {
@@ -53,15 +53,23 @@ func TestChart(t *testing.T) {
 	var schema struct {
 		Properties struct {
 			Metrics struct{ Properties map[string]any }
+			Sources struct{ PropertyNames struct{ Enum []string } }
 		}
 	}
 	must.Do(t, json.Unmarshal(text, &schema))
 	next := regexp.MustCompile(`-[a-z]`)
+	sources := []string{"scrape"} // its only flag is --source.scrape.config
 	for _, flag := range known {
+		if source, is := strings.CutPrefix(flag, "--source."); is && !strings.Contains(source, ".") {
+			sources = append(sources, source)
+		}
 		group, is := strings.CutPrefix(flag, "--metrics.")
 		group = next.ReplaceAllStringFunc(group, func(s string) string { return strings.ToUpper(s[1:]) })
 		if _, has := schema.Properties.Metrics.Properties[group]; is && !has {
 			t.Errorf("the values of the chart have no switch for %s", flag)
 		}
 	}
+	slices.Sort(sources)
+	expect.Equal(t, "the chart's schema names other sources", schema.Properties.Sources.PropertyNames.Enum,
+		slices.Compact(sources))
 }

@@ -12,6 +12,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -166,7 +167,7 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 	}
 	f.lasted = time.Since(begun)
 	cancel() // no short pod comes any more
-	f.charged = g.charges(short(), stood())
+	f.charged = g.charges(short())
 	slices.Sort(f.times)
 	f.peak, f.over = g.resident()
 	g.t.Logf("%v", f)
@@ -258,4 +259,29 @@ func (g *target) expectHeld(t testing.TB, f figures) {
 	t.Logf("the longest tick of ten minutes took %.2f s, %d incidents are open", longest, openIncidents(a.body))
 	expect.That(timed(t), err == nil && longest <= maxTick.Seconds(),
 		"the longest tick took %v s, %v, want %v at most", longest, err, maxTick)
+}
+
+// expectShown checks that a scrape soon shows a text.
+func (g *target) expectShown(text string) {
+	g.t.Helper()
+	for begun := time.Now(); ; time.Sleep(honestInterval) {
+		a, err := g.scrape(honestTimeout)
+		switch {
+		case err == nil && strings.Contains(a.body, text):
+			return
+		case time.Since(begun) > honestTimeout:
+			g.t.Errorf("not shown after %v: %s (%v)", honestTimeout, text, err)
+			return
+		}
+	}
+}
+
+// valueOf returns the value of a series, given as in the text format.
+func valueOf(body, series string) (float64, error) {
+	_, after, found := strings.Cut(body, "\n"+series+" ")
+	if !found {
+		return 0, errors.New("no " + series)
+	}
+	value, _, _ := strings.Cut(after, "\n")
+	return strconv.ParseFloat(value, 64)
 }

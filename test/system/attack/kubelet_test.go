@@ -12,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/node"
 )
 
@@ -87,4 +88,8 @@ func manyPods() []*v1.PodResources {
 		out[i] = podresourcestest.Pod("team-0", fmt.Sprintf("pod-%d", i), podresourcestest.Container("main"))
 	}
 	return out
+}
+
+func setPods(t testing.TB, node *largenode.Node, pods []*v1.PodResources) {
+	must.Do(t, node.Kubelet.SetPods(pods...))
 }

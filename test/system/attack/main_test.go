@@ -38,7 +38,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// attack is one attack.
+// attack is one attack on all of the program: its memory, and its answers to an honest scraper. The
+// tests of packages have what hits a part of it, such as a pipe in place of a file.
 type attack struct {
 	name string // as in README.md
 	// short: it takes at most two seconds, and its checks do not depend on the speed of the
@@ -68,20 +69,7 @@ func attacks() []attack {
 			name: "all of these at once",
 			run:  byTLS(clients{"scrape", 200}, clients{"idle", 2000}, clients{"slow", 300}, clients{"stuck", 1}),
 		},
-		{name: "two endpoints of 65 536 devices with long names", short: true, run: hostileEndpoints},
-		{name: "processes of a pod in networks of their own", short: true, run: ownNamespace},
-		{name: "50 000 processes of a pod", short: true, run: manyProcesses},
-		{name: "5 000 slices of 120 kB of one driver", run: func(t testing.TB) { hostileSlices(t, 5000) }},
-		{name: "a CDI spec and the inventory file become pipes", short: true, run: pipesForFiles},
-		{name: "a pod's cgroup.events blocks", short: true, run: blockingCgroup},
-		{name: "pipes for the files of flags", short: true, run: pipesForFlags},
-		{name: "a full pipe for an error of usage", short: true, run: fullPipeForUsage},
-		{name: "a full pipe for the log", short: true, run: fullPipeForLog},
 		{name: "256 idle connections with 128 open files", short: true, run: fewFiles},
-		{name: "no inotify instance is left", short: true, run: noInotify},
-		{name: "more pods come and go than inotify queues", short: true, run: inotifyOverflows},
-		{name: "the disk of incidents is full", short: true, run: fullDisk},
-		{name: "the folder of incidents is read-only", short: true, run: readOnlyFolder},
 		{name: "90 unknown tokens a second", short: true, run: unknownTokens},
 		{name: "50 clients guess passwords", short: true, run: wrongPasswords},
 		{name: "400 slow connections of a scraper's address", short: true, run: slowNeighbors(newPasswordTarget)},
@@ -92,7 +80,6 @@ func attacks() []attack {
 		{name: "a million devices of one claim", run: of(manyDevices)},
 		{name: "a million pods", run: of(manyPods)},
 		{name: "8 000 claims with GOMEMLIMIT=100MiB", run: littleMemory},
-		{name: "redirects to another server", short: true, run: redirectingServer},
 		{name: "24 readers of all paths while no pod starts", short: true, run: quietReaders},
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/live"
-	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // sharers is the number of pods that share the only device of the small, busy node.
@@ -75,7 +74,6 @@ func sieges() []siege {
 		{name: "20 readers of incidents", run: by(incidents)},
 		{name: "250 readers of a history", run: by(history)},
 		{name: "all of these, scrapes and idle clients at once", run: by(readers, slow, incidents, history, crowds)},
-		{name: "pages of other sites ask for each path", short: true, run: (*target).expectOtherSitesRefused},
 	}
 }
 
@@ -179,44 +177,6 @@ func oneDeviceShared(t testing.TB) *target {
 	g.base, g.pods = pods, served
 	g.await("aware of the node", g.complete)
 	return g
-}
-
-// expectOtherSitesRefused requests each path as a browser does for a page of another site: by a
-// host name of that site (DNS rebinding), and with another origin. Only metrics and probes may be
-// answered: scrapers request them by any name, and no browser shows them to another origin.
-func (g *target) expectOtherSitesRefused() {
-	for _, route := range web.Routes("/metrics") {
-		for name, want := range map[string]int{
-			"Host: evil.example.com":           http.StatusMisdirectedRequest,
-			"Origin: https://evil.example.com": http.StatusForbidden,
-			"Sec-Fetch-Site: cross-site":       http.StatusForbidden,
-			"Host: " + g.Address:               http.StatusOK,
-		} {
-			switch route.Kind {
-			case web.KindMetrics, web.KindProbe:
-				want = http.StatusOK
-			case web.KindProfile:
-				want = http.StatusNotFound
-			case web.KindAPI, web.KindPage:
-			}
-			header, value, _ := strings.Cut(name, ": ")
-			status, allowed := g.ask(route.Example, header, value)
-			for again := 0; status == http.StatusServiceUnavailable && again < 10; again++ {
-				backOff(g.t.Context()) // until the readers of the attack before are gone
-				status, allowed = g.ask(route.Example, header, value)
-			}
-			expect.That(g.t, status == want && allowed == "",
-				"%s with %q: status %d, want %d; pages of %q may read it", route.Example, name, status, want, allowed)
-		}
-	}
-	g.expectRejected(`dra_exporter_input_rejected_total{input="requests",reason="forbidden"}`)
-}
-
-// ask requests a path with one more header. It returns the status, and the origins whose pages may
-// read the answer.
-func (g *target) ask(path, header, value string) (status int, allowed string) {
-	a := must.Get(live.Ask(g.t.Context(), g.client, g.url(path), header, value))(g.t)
-	return a.Status, a.Header.Get("Access-Control-Allow-Origin")
 }
 
 // read requests a path repeatedly, uncompressed, over its own connection.

@@ -7,14 +7,17 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
@@ -145,6 +148,16 @@ func (g *target) attacker() *net.Dialer {
 	return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 }
 
+// pause waits some time between two steps of an attack, and returns an error when it is over.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(50 * time.Millisecond):
+		return nil
+	}
+}
+
 // backOff waits before a client connects again.
 func backOff(ctx context.Context) {
 	select {
@@ -247,4 +260,17 @@ func (g *target) readSlowlyOf(ctx context.Context, path string) {
 			}
 		}
 	})
+}
+
+// fewFiles limits the program to 128 open files, which idle connections use up. Honest scrapes use
+// new connections.
+func fewFiles(t testing.TB) {
+	node := largenode.Start(t)
+	served := servePods(t, node, largenode.PodList())
+	g := launchBy(t, node, []string{"prlimit", "--nofile=128:128"}, nil)
+	g.pods = served
+	g.client.Transport.(*http.Transport).DisableKeepAlives = true
+	g.await("aware of the node", g.complete)
+	attackBy(g, clients{"idle", 256})
+	expect.That(t, !strings.Contains(g.Log(), "too many open files"), "the program was out of files")
 }

@@ -14,13 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
-	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
-	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
 const (
@@ -37,11 +34,7 @@ const (
 // the test has to wait for a processor. Its shortest possible life is from the later start to the
 // earlier end, its longest from the earlier start to the later end.
 type charge struct {
-	pod string
-	// The times at which its cgroup was created, the kubelet listed it, its cgroup was removed, and
-	// the kubelet no longer listed it.
-	began, listed, left, over time.Time
-
+	pod         string
 	least, most time.Duration
 	said        time.Duration
 	isNotThere  bool
@@ -107,8 +100,8 @@ func (g *target) startShortPods(ctx context.Context) func() []charge {
 	}
 }
 
-// charges returns the charges of the short pods, given the times at which the machine stood still.
-func (g *target) charges(lived []charge, stood []standstill.Span) []charge {
+// charges returns the charges of the short pods.
+func (g *target) charges(lived []charge) []charge {
 	if len(lived) == 0 {
 		return nil
 	}
@@ -118,9 +111,8 @@ func (g *target) charges(lived []charge, stood []standstill.Span) []charge {
 		return nil
 	}
 	for i, c := range lived {
-		lived[i] = c.found(a.body)
-		if !lived[i].isGood() {
-			g.t.Logf("%v; %s; %s", lived[i], lived[i].events(g.node.Kubelet.CallTimes(), stood), g.holdOf(&lived[i]))
+		if lived[i] = c.found(a.body); !lived[i].isGood() {
+			g.t.Log(lived[i])
 		}
 	}
 	return lived
@@ -134,42 +126,6 @@ func (f figures) expectCharged(t testing.TB) {
 	if good, all := f.good(), len(f.charged); float64(good) < minCharged*float64(all) {
 		timed(t).Errorf("%d of %d short pods were charged within %.0f %%", good, all, 100*maxCharge)
 	}
-}
-
-// events returns the events of a pod, the requests to the kubelet, and the times at which the
-// machine stood still, as times since the start of the pod.
-func (c charge) events(asked []time.Time, stood []standstill.Span) string {
-	since := func(t time.Time) time.Duration { return t.Sub(c.began).Round(time.Millisecond) }
-	near := func(t time.Time) bool { return t.After(c.began.Add(-time.Second)) && t.Before(c.over.Add(time.Second)) }
-	out := fmt.Sprintf("listed at %v, without cgroup at %v, not listed at %v; the kubelet was asked at",
-		since(c.listed), since(c.left), since(c.over))
-	for _, at := range asked {
-		if near(at) {
-			out += fmt.Sprintf(" %v", since(at))
-		}
-	}
-	for _, span := range stood {
-		if near(span.From) || near(span.To) {
-			out += fmt.Sprintf("; the machine stood still from %v to %v", since(span.From), since(span.To))
-		}
-	}
-	return out
-}
-
-// holdOf returns the start and the end of a pod's hold by the flight recorder, as times since the
-// start of the pod.
-func (g *target) holdOf(c *charge) string {
-	var history recorder.History
-	err := live.JSON(context.Background(), g.client, g.url("/api/v1/history?claim=team-0/"+c.pod), &history)
-	if err != nil || len(history.Holders) == 0 {
-		return "it is not known when it held the device"
-	}
-	h := &history.Holders[0]
-	if h.To == nil {
-		return "it holds the device"
-	}
-	return fmt.Sprintf("it held the device from %v to %v", h.From.Sub(c.began).Round(time.Millisecond),
-		h.To.Sub(c.began).Round(time.Millisecond))
 }
 
 // shortPod starts a pod and ends it. It returns false if that failed.
@@ -187,17 +143,15 @@ func (g *target) shortPod(n int) (charge, bool) {
 	if os.Mkdir(cgroup, 0o755) != nil || g.node.Kubelet.SetPods(with...) != nil {
 		return charge{}, false
 	}
-	c := charge{pod: name, began: begun, listed: time.Now()}
+	listed := time.Now()
 	time.Sleep(shortLife - time.Since(begun))
-	c.least = time.Since(c.listed)
+	c := charge{pod: name, least: time.Since(listed)}
 	if os.Remove(cgroup) != nil {
 		return charge{}, false
 	}
-	c.left = time.Now()
 	g.pods.Remove(uid)
 	failed := g.node.Kubelet.SetPods(base...)
-	c.over = time.Now()
-	c.most = c.over.Sub(begun)
+	c.most = time.Since(begun)
 	return c, failed == nil
 }
 
@@ -216,4 +170,11 @@ func (c charge) found(body string) charge {
 		}
 	}
 	return c
+}
+
+// latePod is a pod in addition to those of the large node.
+func latePod(name string) *v1.PodResources {
+	share := podresourcestest.Share(largenode.Driver, largenode.Name, "gpu-0", "share-of-"+name)
+	claim := podresourcestest.Claim("team-0", name, share)
+	return podresourcestest.Pod("team-0", name, podresourcestest.Container("main", claim))
 }

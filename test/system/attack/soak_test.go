@@ -118,16 +118,22 @@ func due(i, often int) bool {
 
 // startSoak starts the program with an API server that has the node's slice.
 func startSoak(t *testing.T) *soak {
-	server, kubeconfig := kubetest.New(t)
-	slice := must.Get(yaml.YAMLToJSON([]byte(node.GPUs(largenode.Name, largenode.Driver, largenode.Devices))))(t)
+	server, kubeconfig := withSlice(t)
 	large := largenode.Start(t)
-	server.Put(kubetest.Slices, slice)
 	s := &soak{t: t, server: server, target: launch(t, large, map[string]string{
 		"kube": "auto", "kubeconfig": kubeconfig, "inventory.file": "",
 		"retention": "2s",
 	}, "--web.pprof")}
 	s.await("aware of the node", s.complete)
 	return s
+}
+
+// withSlice starts an API server with the slice of the large node.
+func withSlice(t testing.TB) (server *kubetest.Server, kubeconfig string) {
+	server, kubeconfig = kubetest.New(t)
+	slice := must.Get(yaml.YAMLToJSON([]byte(node.GPUs(largenode.Name, largenode.Driver, largenode.Devices))))(t)
+	server.Put(kubetest.Slices, slice)
+	return server, kubeconfig
 }
 
 // scrapeAll scrapes n times, with several clients. Most answers are not decompressed, since that

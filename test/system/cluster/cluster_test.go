@@ -98,18 +98,6 @@ func TestCluster(t *testing.T) {
 	t.Run("Unprivileged", func(t *testing.T) { testUnprivileged(t, unprivileged) })
 }
 
-// The process that starts a cluster may be killed before it has read that process 1 is running.
-func TestUnreadCluster(t *testing.T) {
-	programs, err := cluster.BuildPrograms(t.Context(), cluster.Options{Runtime: cluster.Containerd, Log: os.Stderr})
-	must.Do(t, err)
-	dir, err := os.MkdirTemp("", "unread-") //nolint:usetesting // paths of sockets are short
-	must.Do(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	must.Do(t, cluster.SuperviseUnread(t.Context(), dir, programs))
-	left := leftovers(t, dir)
-	expect.That(t, len(left) == 0, "left after its end: %q", left)
-}
-
 // awaitPods waits until the pods of testdata/workloads.yaml are ready.
 func awaitPods(t *testing.T, c *cluster.Cluster) {
 	for pod := range claims {

@@ -15,7 +15,7 @@ import (
 func TestClusterDevices(t *testing.T) {
 	t.Parallel()
 	o := rules.Defaults()
-	o.Prices, o.IdleInterval = []rules.Price{{Models: "F", PerHour: 3}}, idleEvery
+	o.Prices, o.Idle.Interval = []rules.Price{{Models: "F", PerHour: 3}}, idleEvery
 	all := groups(t, o)
 	for i := range all {
 		all[i].Rules = slices.DeleteFunc(all[i].Rules, func(r rules.Rule) bool { return r.Record == "" })

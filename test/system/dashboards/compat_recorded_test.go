@@ -375,7 +375,7 @@ func TestCompatAMD(t *testing.T) {
 	pages := []page{n.page(t, now)}
 	for prefix, boards := range map[string]string{"": "", "amd_": "amd_"} {
 		e := recordPages(t, pages, replacement(t, "amd-device-metrics-exporter", func(o *rules.Options) {
-			o.Compat.AMDPrefix = prefix
+			o.Compat.AMD.Prefix = prefix
 		}))
 		checkAsked(t, e, now, "amd-device-metrics-exporter", boards)
 		for expr, want := range map[string]float64{

@@ -70,18 +70,16 @@ func fill(t testing.TB, e *engine, world map[string]string, change func(*labels.
 	}
 }
 
-// TestDuplicates evaluates all rules, panels and queries of the runbook if one node of four is
+// TestDuplicates evaluates all rules and panels if one node of four is
 // scraped twice, and if a pair of Prometheus servers records everything twice. The answers must be
 // those without copies.
 func TestDuplicates(t *testing.T) {
 	t.Parallel()
 	catalog := query.NewCatalog()
 	scraped := sameNames{catalog: catalog, series: map[string]string{}}
-	o := rules.Defaults()
-	o.QuietNetwork, o.Oversized = true, true
-	all := groups(t, o)
+	all := groups(t, rules.Defaults())
 	scraped.addScraped(t, all)
-	must.Get(rules.Groups(o, catalog))(t)
+	must.Get(rules.Groups(rules.Defaults(), catalog))(t)
 	grafana.Catalog(catalog)
 	recorded := sameNames{catalog: catalog, series: map[string]string{}}
 	queries := map[string]string{}
@@ -95,13 +93,6 @@ func TestDuplicates(t *testing.T) {
 				}
 			}
 		}
-	}
-	for _, q := range rules.Queries(o) {
-		if strings.Contains(q, "(up") {
-			continue // of targets
-		}
-		recorded.add(t, q)
-		queries[q] = "runbook"
 	}
 	evaluated := func(t *testing.T, change func(*labels.Builder)) (byRule, byQuery map[string]answers) {
 		t.Helper()

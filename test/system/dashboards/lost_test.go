@@ -74,7 +74,7 @@ func lostRules(t *testing.T) []rules.Group {
 	t.Helper()
 	out := workloadRules(t, idleEvery)
 	o := rules.Defaults()
-	o.IdleInterval = idleEvery
+	o.Idle.Interval = idleEvery
 	at := slices.IndexFunc(out, func(g rules.Group) bool { return g.Scope == rules.Global })
 	for _, g := range groups(t, o) {
 		if g.Name == "dra-exporter-lost" {

@@ -82,7 +82,7 @@ type showback struct {
 
 func checkShowback(t *testing.T, o rules.Options, stories ...showback) {
 	t.Helper()
-	o.IdleInterval = idleEvery
+	o.Idle.Interval = idleEvery
 	needed := groups(t, o) // the recordings, without those of other things
 	for i := range needed {
 		needed[i].Rules = slices.DeleteFunc(needed[i].Rules, func(r rules.Rule) bool {

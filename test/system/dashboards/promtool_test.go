@@ -55,7 +55,7 @@ func TestCheckedRules(t *testing.T) {
 // which it must not fire.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
-	stories := slices.Concat(idleStories(), oversizedStories(), idleEdges(), sharingStories(), unclaimedStories(),
+	stories := slices.Concat(idleStories(), idleEdges(), sharingStories(), unclaimedStories(),
 		deviceStories(),
 		errorStories(), hardwareStories(), linkStories(), networkLinkStories(), exporterStories(), stragglerStories())
 	var file strings.Builder
@@ -94,7 +94,7 @@ func TestAlerts(t *testing.T) {
 func allGroups(t *testing.T) []rules.Group {
 	t.Helper()
 	o := rules.Defaults()
-	o.QuietNetwork, o.Oversized, o.IdleInterval = true, true, idleEvery
+	o.Idle.Interval = idleEvery
 	return groups(t, o)
 }
 
@@ -143,9 +143,7 @@ func groups(t *testing.T, o rules.Options) []rules.Group {
 func alertNames(t *testing.T) []string {
 	t.Helper()
 	var out []string
-	o := rules.Defaults()
-	o.QuietNetwork, o.Oversized = true, true
-	for _, g := range groups(t, o) {
+	for _, g := range groups(t, rules.Defaults()) {
 		for _, r := range g.Rules {
 			if r.Alert != "" && !slices.Contains(out, r.Alert) {
 				out = append(out, r.Alert)

@@ -113,7 +113,7 @@ func workRules(t *testing.T) []rules.Group {
 	t.Helper()
 	needed := workloadRules(t, idleEvery)
 	o := rules.Defaults()
-	o.IdleInterval = idleEvery
+	o.Idle.Interval = idleEvery
 	for _, g := range groups(t, o) {
 		if g.Name == "dra-exporter-work" {
 			needed = slices.DeleteFunc(needed, func(other rules.Group) bool { return other.Name == g.Name })

@@ -46,7 +46,7 @@ func TestWorkloads(t *testing.T) {
 func workloadRules(t *testing.T, idle time.Duration) []rules.Group {
 	t.Helper()
 	o := rules.Defaults()
-	o.IdleInterval = idle
+	o.Idle.Interval = idle
 	var out []rules.Group
 	for _, g := range groups(t, o) {
 		g.Rules = slices.DeleteFunc(g.Rules, func(r rules.Rule) bool {
@@ -54,7 +54,6 @@ func workloadRules(t *testing.T, idle time.Duration) []rules.Group {
 				"device:dra_model:info", "device:dra_share:ratio", "device:dra_weight:ratio", "pod:dra_workload:info",
 				"device:dra_flop_utilization:ratio", "pod_device:dra_allocated_share_seconds:rate",
 				"pod_device:dra_lost_share_seconds:rate",
-				"pod:dra_cross_numa_io_bytes:rate", "node:dra_cross_numa_pods:count",
 			}, r.Record) &&
 				!strings.HasPrefix(r.Record, "workload:") && !strings.HasPrefix(r.Record, "node_workload:")
 		})
@@ -104,18 +103,10 @@ func writeWorkloads(file *strings.Builder, cluster, node, instance string) {
 		claim := fmt.Sprintf(`namespace="a", resourceclaim_name=%q, %s`, pod, device(on)) // each pod has its own
 		series("dra_pod_claim_info", fmt.Sprintf("%s, claim_name=%q, resourceclaim_name=%q, attribution=%q", held, "gpu", pod,
 			"exclusive"), "1x180")
-		if pod == "notebook" { // badly placed, and no link of it is measured
-			series("dra_pod_topology_info", fmt.Sprintf("namespace=%q, pod=%q, closest=%q, farthest=%q", "a", pod,
-				"across", "across"), "1x180")
+		if pod == "notebook" { // it is not measured
 			continue
 		}
 		series("dra_pod_active_seconds_total", held, "0+15x180")
-		// llm-0 is badly placed: 60 bytes a minute are one a second, in each direction.
-		series("dra_claim_io_bytes_total", claim+`, link="pcie", direction="receive"`, "0+60x180")
-		series("dra_claim_io_bytes_total", claim+`, link="pcie", direction="transmit"`, "0+120x180")
-		farthest := map[string]string{"llm-0": "across"}[pod]
-		series("dra_pod_topology_info", fmt.Sprintf("namespace=%q, pod=%q, closest=%q, farthest=%q", "a", pod,
-			"pcie_switch", cmp.Or(farthest, "pcie_root")), "1x180")
 		series("dra_pod_energy_joules_total", held, "0+3600x180")
 		if pod == "web" { // its claim is stalled for the last 30 minutes
 			series("dra_claim_stalled", claim+`, reason=""`, "0x149")
@@ -173,12 +164,6 @@ func workloadsByHand() []byHand {
 		// The reason that took the longest.
 		sum("throttled_seconds", map[string]float64{llm: 2 * 120 * 6}),
 		{`workload:dra_memory_used_peak_bytes:max`, map[string]float64{llm: 25}},
-		{`sum by (cluster, namespace, pod, direction) (pod:dra_cross_numa_io_bytes:rate)`, map[string]float64{
-			`direction="receive", namespace="a", pod="llm-0"`: 2 * 1, `direction="transmit", namespace="a", pod="llm-0"`: 2 * 2,
-		}},
-		{`sum by (cluster, node) (node:dra_cross_numa_pods:count)`, map[string]float64{
-			`node="n1"`: 2, `node="n2"`: 2,
-		}},
 		{`workload:dra_devices:count`, map[string]float64{llm: 2, notebook: 2, after: 2}},
 	}
 }

@@ -1,20 +1,13 @@
 package deploy
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
-	"fmt"
-	"math/big"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/crypto/bcrypt"
 	corev1 "k8s.io/api/core/v1"
@@ -123,7 +116,9 @@ func (w *world) runHelmTest(t *testing.T, values object, addresses ...string) (c
 // the scraper's. It returns a pool that trusts the certificate.
 func (w *world) makeSecrets(t *testing.T, webConfig string) *x509.CertPool {
 	hash := must.Get(bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost))(t)
-	certificate, key := selfSigned(t)
+	dir := t.TempDir()
+	authority := live.Certificate(t, dir, release)
+	certificate, key := readExample(t, filepath.Join(dir, "cert.pem")), readExample(t, filepath.Join(dir, "key.pem"))
 	for name, content := range map[string]map[string]string{
 		"dra-exporter-web": {
 			"web-config.yml": strings.Replace(webConfig, "HASH", string(hash), 1),
@@ -134,29 +129,7 @@ func (w *world) makeSecrets(t *testing.T, webConfig string) *x509.CertPool {
 		secret := corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: content}
 		must.Get(w.client.CoreV1().Secrets(namespace).Create(t.Context(), &secret, metav1.CreateOptions{}))(t)
 	}
-	authority := x509.NewCertPool()
-	authority.AppendCertsFromPEM([]byte(certificate))
 	return authority
 }
 
-// selfSigned returns a self-signed certificate for the exporter's name, and its key.
-func selfSigned(t *testing.T) (certificate, key string) {
-	private := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		DNSNames: []string{release}, IsCA: true, BasicConstraintsValid: true,
-	}
-	signed := must.Get(x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private))(t)
-	encoded := must.Get(x509.MarshalPKCS8PrivateKey(private))(t)
-	public := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed})
-	return string(public), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}))
-}
-
-func readExample(t *testing.T, path string) string {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(fmt.Errorf("read example: %w", err))
-	}
-	return string(data)
-}
+func readExample(t *testing.T, path string) string { return string(must.Get(os.ReadFile(path))(t)) }

@@ -34,17 +34,6 @@ func TestAddressTaken(t *testing.T) {
 		"exit status %d, want 1; output %q", status, stderr)
 }
 
-// Every flag is also an environment variable. The flag takes precedence.
-func TestEnvironment(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	f := n.flags(nil)
-	delete(f, "node-name")
-	start(t, f, "DRA_EXPORTER_NODE_NAME=by-env").scrape().want(1, "dra_exporter_node_info", "node", "by-env")
-	start(t, f, "NODE_NAME=by-field").scrape().want(1, "dra_exporter_node_info", "node", "by-field")
-	start(t, n.flags(nil), "DRA_EXPORTER_NODE_NAME=by-env").scrape().want(1, "dra_exporter_node_info", "node", nodeName)
-}
-
 // check reports the content of each input, what is missing and the remedy. It fails if no device
 // has telemetry.
 func TestCheck(t *testing.T) {

@@ -3,7 +3,6 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
-	"math"
 	"slices"
 	"testing"
 
@@ -126,5 +125,3 @@ func conserved(t *testing.T, r present.Report) int {
 	}
 	return compared
 }
-
-func near(a, b float64) bool { return math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b), 1e-9) }

@@ -93,5 +93,7 @@ func TestXIDsBetweenReadings(t *testing.T) {
 			"the XID of %s hit %q for sure, and possibly %q", i.Device.Device, certain, possible)
 		p.scrape().want(1, "dra_pod_errors_total", "pod", "first-"+device, "code", "79")
 	}
+	p.scrape().want(number, "dra_exporter_incidents_total", "kind", "xid")
+	expect.Is(t, strings.Count(p.Log(), " kind=xid code=79 of="), number, "lines of the log about XIDs")
 	t.Logf("of %d XIDs %d hit their victims for sure", number, sure)
 }

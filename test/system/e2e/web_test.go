@@ -2,21 +2,16 @@ package e2e
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/crypto/bcrypt"
-
 	"github.com/dra-exporter/dra-exporter/test/expect"
-	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -38,41 +33,6 @@ func busyNode(t *testing.T) (*machine, flags) {
 // charged reports whether energy was attributed to the pod.
 func (p *program) charged() bool {
 	return p.scrape().positive("dra_pod_energy_joules_total", "pod", "a")
-}
-
-// TLS and basic authentication are configured by exporter-toolkit's file.
-func TestWebConfig(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	pool := live.Certificate(t, n.Dir)
-	hash := must.Get(bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost))(t)
-	config := n.write("web.yaml",
-		fmt.Sprintf("tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: %q}\n",
-			hash))
-	p := launch(t, n.flags(flags{"web.config.file": config, "log.level": "debug"}))
-	client := &http.Client{
-		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool}},
-		Timeout:   startTimeout,
-	}
-	for password, want := range map[string]int{
-		"secret": http.StatusOK, "wrong": http.StatusUnauthorized,
-		"": http.StatusUnauthorized,
-	} {
-		var headers []string
-		if password != "" {
-			headers = []string{"Authorization", live.Basic("prometheus", password)}
-		}
-		a, err := live.Ask(t.Context(), client, "https://"+p.Address+"/metrics", headers...)
-		expect.That(t, err == nil && a.Status == want,
-			"password %q: status %d, error %v, want status %d", password, a.Status, err, want)
-	}
-	expect.That(t, p.status("/metrics") != http.StatusOK, "the metrics are also served without TLS")
-	// Probes that only open the port are not logged.
-	conn := must.Get(new(net.Dialer).DialContext(t.Context(), "tcp", p.Address))(t)
-	conn.Close()
-	p.eventually("logged at level debug", func() bool {
-		return regexp.MustCompile(`level=DEBUG .*TLS handshake error.*EOF`).MatchString(p.Log())
-	})
 }
 
 // After SIGTERM, a scraper that has scraped before can scrape once more, and gets everything up to

@@ -49,8 +49,8 @@ func TestVictoriaMetrics(t *testing.T) {
 // quickRules writes all rules with windows of seconds.
 func quickRules(t *testing.T) string {
 	o := rules.Defaults()
-	o.Interval, o.IdleInterval, o.RateWindow = 2*time.Second, 2*time.Second, 16*time.Second
-	o.IdleWindow, o.IdleFor, o.IdleHeld, o.KeepFiring = 20*time.Second, 2*time.Second, 0.5, 5*time.Second
+	o.Interval, o.Idle.Interval, o.RateWindow = 2*time.Second, 2*time.Second, 16*time.Second
+	o.Idle.Window, o.Idle.For, o.Idle.Held, o.KeepFiring = 20*time.Second, 2*time.Second, 0.5, 5*time.Second
 	catalog := query.NewCatalog()
 	groups := must.Get(rules.Groups(o, catalog))(t)
 	content := must.Get(rules.File(groups))(t)

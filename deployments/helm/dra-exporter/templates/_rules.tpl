@@ -50,7 +50,6 @@
 "<opt out>": {{ $r.idle.optOut | quote }}
 "<error window>": {{ $r.errorWindow | quote }}
 "<throttled>": {{ $r.throttledRatio | float64 | printf "%g" | quote }}
-"<full>": {{ $r.memoryFull | float64 | printf "%g" | quote }}
 "<stale>": {{ include "dra-exporter.seconds" $r.staleAfter | quote }}
 "<down>": {{ $r.downRatio | float64 | printf "%g" | quote }}
 "<job>": {{ $r.job | quote }}
@@ -93,7 +92,7 @@ groups: {{- toYaml $groups | nindent 2 }}
 {{- $rules := list -}}
 {{- range $rule := ternary .rules list (has $values.rules (list "all" .scope)) -}}
 {{- $own := get $values.alerts ($rule.id | default "") | default dict -}}
-{{- if dig "enabled" (not $rule.off) $own -}}
+{{- if dig "enabled" true $own -}}
 {{- $rules = append $rules (include "dra-exporter.rule" (dict "rule" $rule "own" $own "words" $words "values" $values "gateway" $.Values.gateway.url) | fromYaml) -}}
 {{- end -}}
 {{- end -}}
@@ -110,7 +109,7 @@ groups: {{- toYaml $groups | nindent 2 }}
 
 {{/* One rule, with the values of its alert. */}}
 {{- define "dra-exporter.rule" -}}
-{{- $out := omit .rule "id" "off" "namespaced" -}}
+{{- $out := omit .rule "id" "namespaced" -}}
 {{- range $field, $name := dict "for" "for" "keepFiringFor" "keep_firing_for" -}}
 {{- with get $.own $field -}}
 {{- $_ := set $out $name . -}}

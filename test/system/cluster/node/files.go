@@ -1,17 +1,13 @@
 package node
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
+	"crypto"
+	"errors"
 	"fmt"
-	"math/big"
 	"os"
-	"time"
 
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 	"sigs.k8s.io/yaml"
 )
 
@@ -34,13 +30,10 @@ func (n *node) writeFiles() error {
 			return fmt.Errorf("make a folder of the cluster: %w", err)
 		}
 	}
-	key, err := newKey()
-	if err != nil {
-		return err
-	}
+	key, keyErr := keyutil.MakeEllipticPrivateKeyPEM()
 	proxyKey, proxyCertificate, err := newProxyCertificate()
-	if err != nil {
-		return err
+	if err := errors.Join(keyErr, err); err != nil {
+		return fmt.Errorf("make keys of the cluster: %w", err)
 	}
 	files := map[string][]byte{
 		"service-account.key": key,
@@ -68,41 +61,22 @@ func (n *node) writeFiles() error {
 	return nil
 }
 
-// newKey returns a PEM-encoded key that signs the tokens of ServiceAccounts.
-func newKey() ([]byte, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, fmt.Errorf("make the key of ServiceAccounts: %w", err)
-	}
-	return encodeKey(key)
-}
-
-func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("encode a key: %w", err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
-}
-
 // newProxyCertificate returns a key and a self-signed certificate. With these the API server
 // forwards requests and their users to aggregated API servers.
 func newProxyCertificate() (key, certificate []byte, err error) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if key, err = keyutil.MakeEllipticPrivateKeyPEM(); err != nil {
+		return nil, nil, err
+	}
+	private, err := keyutil.ParsePrivateKeyPEM(key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make the key of the front proxy: %w", err)
+		return nil, nil, err
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: proxyName},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	signed, err := cert.NewSelfSignedCACert(cert.Config{CommonName: proxyName}, private.(crypto.Signer))
 	if err != nil {
-		return nil, nil, fmt.Errorf("make the certificate of the front proxy: %w", err)
+		return nil, nil, err
 	}
-	key, err = encodeKey(private)
-	return key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), err
+	certificate, err = cert.EncodeCertificates(signed)
+	return key, certificate, err
 }
 
 func kubeconfig() object {

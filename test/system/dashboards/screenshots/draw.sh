@@ -16,8 +16,12 @@ children=()
 trap 'kill "${children[@]}" 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 
 go build -o "$work/demo" ./test/demo &
-go run -C dashboards ./generate -out="$work" -interval=2s -rate.window=16s -idle.interval=2s -idle.window=30s -idle.for=5s \
-	-for=4s -price=LATEST-GPU-MODEL=3 -page.url="http://$exporter"
+cat >"$work/values.yaml" <<VALUES
+prometheusRule:
+  {interval: 2s, rateWindow: 16s, idle: {interval: 2s, window: 30s, for: 5s}, for: 4s, pageURL: "http://$exporter",
+  prices: [{models: LATEST-GPU-MODEL, perHour: 3}]}
+VALUES
+go run -C dashboards ./generate -out="$work" -values="$work/values.yaml"
 wait $!
 go build -C test/system/dashboards -o "$work/screenshots" ./screenshots
 mkdir -p "$work/site" "$out"
