@@ -138,11 +138,7 @@ func oneLine(text string) string {
 
 // writeReference writes the reference of all metrics.
 func writeReference(w io.Writer, sources []Source) error {
-	own, err := exporter.SelfFamilies()
-	if err != nil {
-		return err
-	}
-	return exposition.WriteReference(w, driver.Standard(), own, fillers(sources))
+	return exposition.WriteReference(w, driver.Standard(), exporter.SelfFamilies(), fillers(sources))
 }
 
 // fillers returns a function from a quantity to the sources that can read it. Endpoints can read
