@@ -14,6 +14,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
@@ -117,7 +118,6 @@ func TestOwnership(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		listed bool
-		start  bool
 		both   bool // the kubelet contradicts the API server
 		is     func(second int, w *world)
 		want   string
@@ -125,7 +125,6 @@ func TestOwnership(t *testing.T) {
 		off    bool    // that number is wrong
 	}{
 		{name: "right", held: 30, is: func(int, *world) {}},
-		{name: "overlooked", held: 30, is: func(_ int, w *world) { w.row = false }, want: "no row says so"},
 		{
 			name: "overlooked for a while", held: 30, is: func(s int, w *world) { w.row = w.row && s != 25 },
 			want: "claim team/c holds",
@@ -160,10 +159,6 @@ func TestOwnership(t *testing.T) {
 			want: "no row says so",
 		},
 		{name: "one more row", held: 60, both: true, is: func(s int, w *world) { w.row = s >= 10 }},
-		{
-			name: "a row stays after the end", held: 30, is: func(s int, w *world) { w.row = s >= 10 && s < 50 },
-			want: "and it does not",
-		},
 		{name: "a pod that has ended holds nothing", held: 30, is: func(_ int, w *world) {
 			if w.pod != nil {
 				w.pod.Status.Phase = corev1.PodFailed
@@ -174,12 +169,8 @@ func TestOwnership(t *testing.T) {
 				w.pod.UID = "b"
 			}
 		}, want: "and it does not", off: true},
-		{name: "counted from its start", held: 20, start: true, is: starts(20)},
-		{name: "counted from its reservation", held: 30, start: true, is: starts(20)},
-		{name: "counted from later than its start", held: 18, start: true, is: starts(20), off: true},
 		{name: "not counted before its start", held: 20, is: starts(20), off: true},
 		{name: "until its deletion", held: 25, is: deleted(35)},
-		{name: "not until its deletion", held: 23, is: deleted(35), off: true},
 		{name: "until its removal", held: 30, is: deleted(35)},
 		{name: "no row from soon after its deletion on", held: 26, is: func(s int, w *world) {
 			deleted(35)(s, w)
@@ -201,15 +192,13 @@ func TestOwnership(t *testing.T) {
 			name: "a row stays longer", held: 33, is: func(s int, w *world) { w.row = s >= 10 && s < 47 },
 			want: "and it does not",
 		},
-		{name: "until it was killed by force", held: 33, is: func(int, *world) {}},
 		{name: "longer than a pod killed by force", held: 35, is: func(int, *world) {}, off: true},
 		{name: "a second late", held: 30, is: func(s int, w *world) { w.row = s >= 11 && s < 41 }},
-		{name: "too long", held: 32, is: deleted(39), off: true},
 		{name: "too short", held: 28, is: func(int, *world) {}, off: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := Ownership{
-				Truth: NewTruth("node1"), ListedOnly: tt.listed, FromStart: tt.start,
+				Truth: NewTruth("node1"), ListedOnly: tt.listed,
 				Contradicted: map[string]bool{"team": tt.both},
 			}
 			wants(t, play(&o, 60, func(second int) world {
@@ -344,68 +333,6 @@ func TestOwnershipEnded(t *testing.T) {
 	}
 }
 
-// The API server is away for ten seconds. Its answers before and after hold for all of that time.
-// If a pod is gone when it is back, the time of its end is unknown.
-func TestOwnershipWhileTheServerIsAway(t *testing.T) {
-	for name, tt := range map[string]struct {
-		gone   bool       // the pod, when the server is back
-		held   [2]float64 // in truth
-		row    int        // the row exists until this second
-		misses bool       // that is wrong
-	}{
-		"it stays, and its row": {row: 40, held: [2]float64{39, 39}},
-		"it stays, its row not": {row: 15, held: [2]float64{39, 39}, misses: true},
-		"both go":               {gone: true, row: 15, held: [2]float64{9, 23}},
-		"the row goes last":     {gone: true, row: 20, held: [2]float64{9, 23}},
-		"the row goes first":    {gone: true, row: 5, held: [2]float64{9, 23}, misses: true},
-		"the row is left":       {gone: true, row: 40, held: [2]float64{9, 23}, misses: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			o := Ownership{Truth: NewTruth("node1")}
-			wrong := play(&o, 40, func(s int) world {
-				w := running(s < tt.row)
-				switch {
-				case s >= 10 && s < 20:
-					w.claim = nil
-				case s >= 20 && tt.gone:
-					w.pod = nil
-				}
-				return w
-			})
-			expect.That(t, wrong != "" == tt.misses, "wrong: %v", wrong)
-			if got := o.Seconds(&present.Report{}); got.Least != tt.held[0] || got.Most != tt.held[1] {
-				t.Errorf("held for %v to %v s, want %v", got.Least, got.Most, tt.held)
-			}
-		})
-	}
-}
-
-// A claim that is first observed at second 14 may have been held since the request of the
-// observation before. The state before the first observation is unknown.
-func TestOwnershipObservedLate(t *testing.T) {
-	for last, want := range map[int]Sums{ // of the observations before
-		10: {Least: 25.5, Most: 30.5},
-		13: {Least: 25.5, Most: 27.5},
-		-1: {Least: 25.5, Most: 26},
-	} {
-		o := Ownership{Truth: NewTruth("node1")}
-		for second := range 41 {
-			if second > last && second < 14 {
-				continue
-			}
-			var pods []*corev1.Pod
-			if second >= 14 {
-				pods = append(pods, pod("a"))
-			}
-			at := time.Unix(1e9+int64(second), 0)
-			o.Truth.Observe(at.Add(-time.Second/2), at, pods, []*resourceapi.ResourceClaim{claim("a")})
-		}
-		got := o.Seconds(&present.Report{})
-		expect.That(t, got.Least == want.Least && got.Most == want.Most,
-			"last observed at second %d: held for %v to %v s, want %v to %v", last, got.Least, got.Most, want.Least, want.Most)
-	}
-}
-
 // A claim has a device for each of two requests. The pod that names the first one ends at second
 // 10, the one that names the second at second 20.
 func TestLastUse(t *testing.T) {
@@ -467,5 +394,93 @@ func TestOwnershipOfWhatWasTakenBack(t *testing.T) {
 				t.Errorf("held for %v s at least, want %v", got.Least, tt.least)
 			}
 		})
+	}
+}
+
+// TestOwnershipOfContainers checks a minute. The pod's container runs from second 10 to second 30,
+// its sandbox until second 31. The API server learns of neither before second 50.
+func TestOwnershipOfContainers(t *testing.T) {
+	stopped := func(from, to int) func() []standstill.Span {
+		return func() []standstill.Span { return seconds(from, to) }
+	}
+	shown := func(from, to int) func(int) bool { return func(s int) bool { return s >= from && s < to } }
+	for _, tt := range []struct {
+		name    string
+		uid     string
+		shown   func(second int) bool
+		stopped func() []standstill.Span
+		except  bool
+		kept    bool // until the API server knows of its end
+		want    string
+	}{
+		{name: "right", uid: "a", shown: shown(10, 32)},
+		{name: "two seconds late", uid: "a", shown: shown(12, 34)},
+		{name: "long before its sandbox", uid: "a", shown: shown(0, 32)},
+		{name: "its UID is unknown", shown: shown(10, 32)},
+		{
+			name: "overlooked for a while", uid: "a", shown: func(s int) bool { return s >= 10 && s < 32 && s != 20 },
+			want: "runs",
+		},
+		{name: "another one's UID", uid: "b", shown: shown(10, 32), want: "container of pod team/user, a, runs"},
+		{name: "shown too long", uid: "a", shown: shown(10, 35), want: "its sandbox ended"},
+		{
+			name: "shown again", uid: "a", shown: func(s int) bool { return s >= 10 && s < 32 || s == 45 },
+			want: "its sandbox ended",
+		},
+		{name: "nobody ends it", uid: "a", shown: shown(10, 50), stopped: stopped(30, 32)},
+		{name: "nobody did long before", uid: "a", shown: shown(10, 50), stopped: stopped(20, 25), want: "its sandbox ended"},
+		{name: "not compared", uid: "a", shown: shown(20, 50), except: true},
+		{name: "kept until the API server knows", uid: "a", shown: shown(10, 52), kept: true},
+		{name: "kept too long", uid: "a", shown: shown(10, 54), kept: true, want: "its sandbox ended"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := Ownership{
+				Truth: NewTruth("node1"), Containers: &Containers{}, Stopped: tt.stopped,
+				Except: map[string]bool{"team": tt.except}, EndsFromServer: tt.kept,
+			}
+			said := play(&o, 60, func(s int) world {
+				w := world{claim: claim(), ready: map[types.UID]bool{}, report: holding(second(s), true)}
+				if s >= 8 && s < 50 {
+					w.pod, w.claim = pod("a"), claim("a")
+					w.pod.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "devices"}}
+					if s < 10 {
+						w.pod.Status.Phase = corev1.PodPending
+					}
+				}
+				if s >= 8 && s < 31 {
+					w.ready["a"] = s >= 10 && s < 30
+				}
+				reason := podresources.ReasonListed
+				if tt.kept && s >= 31 {
+					reason = podresources.ReasonRestarted
+				}
+				if tt.shown(s) {
+					w.report.Devices[0].Shares[0].Holds = []present.HoldReport{{Pod: "team/user", UID: tt.uid, Reason: reason}}
+				}
+				return w
+			})
+			lines := slices.DeleteFunc(strings.Split(said, "\n"), func(line string) bool {
+				return !strings.Contains(line, "pod team")
+			})
+			wants(t, strings.Join(lines, "\n"), tt.want)
+		})
+	}
+}
+
+// A pod that was deleted by force holds its devices as long as it has a sandbox, however slow the
+// kubelet is, and no longer.
+func TestKilledPodRunsOn(t *testing.T) {
+	for shown, want := range map[int]string{42: "", 46: "and it does not"} {
+		o := Ownership{Truth: NewTruth("node1"), Containers: &Containers{}}
+		wants(t, play(&o, 60, func(s int) world {
+			w := world{claim: claim(), ready: map[types.UID]bool{}, row: s >= 10 && s < shown}
+			if s >= 8 && s < 30 {
+				w.pod, w.claim = pod("a"), claim("a")
+			}
+			if s >= 10 && s < 40 {
+				w.ready["a"] = true
+			}
+			return w
+		}), want)
 	}
 }

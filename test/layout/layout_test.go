@@ -185,10 +185,7 @@ func TestImports(t *testing.T) {
 			"podresources",
 		},
 		"exporter/api/generate": {"exporter/api"},
-		"exporter/top": {
-			"driver", "exporter/ledger/book", "exporter/present", "exporter/recorder",
-			"exporter/web/decode",
-		},
+		"exporter/top":          {"exporter/ledger/book", "exporter/present", "exporter/web/decode"},
 		"exporter/node": {
 			"driver", "driver/inventory", "podresources", "podresources/holders", "podresources/kube",
 		},
@@ -281,8 +278,8 @@ func TestBubbles(t *testing.T) {
 	expect.That(t, len(folders) >= 6, "only %d packages have tests in bubbles", len(folders))
 }
 
-// make test-deep finds the packages whose tests do less with -short by their calls of testing.Short
-// and of RemoveEach, and packages with properties.
+// make test-deep finds the packages whose tests do less with -short by their calls of
+// testing.Short, and packages with properties.
 func TestShort(t *testing.T) {
 	var got []string
 	for _, path := range tracked(t) {
@@ -297,10 +294,7 @@ func TestShort(t *testing.T) {
 			got = append(got, path)
 		}
 	}
-	want := []string{
-		"driver/drivertest/machine.go",  // RemoveEach
-		"exporter/exportertest/main.go", // the number of cases of properties
-	}
+	want := []string{"exporter/exportertest/main.go"} // the number of cases of properties
 	expect.That(t, slices.Equal(got, want), "besides tests, %v call testing.Short, want %v", got, want)
 }
 
