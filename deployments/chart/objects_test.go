@@ -246,7 +246,7 @@ func ofRights() []expectation {
 		{"ClusterRole -scraper", rights, map[string]string{
 			"{}": "none",
 			"authorization": "/metrics /api/v1/snapshot /api/v1/fit /api/v1/history /api/v1/incidents /api/v1/receipts " +
-				"/api/v1/summary: get;",
+				"/api/v1/summary /page/rows: get;",
 		}},
 		{"ClusterRoleBinding -scraper", "{range .subjects[*]}{.namespace}/{.name} {end}", map[string]string{
 			"authorization": "monitoring/test-dra-exporter-scraper monitoring/prometheus",
