@@ -79,8 +79,9 @@ func badFile(flag, path string, err error) error {
 // blocks.
 func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io.Writer) int {
 	lines := newLineQueue(plain{stderr})
-	go lines.run()
-	defer lines.end(flushTimeout)
+	logging, stop := context.WithCancel(context.WithoutCancel(ctx))
+	go lines.run(logging)
+	defer lines.end(stop, flushTimeout)
 	o, command, err := parse(args, sources, stdout)
 	var done finished
 	switch {
