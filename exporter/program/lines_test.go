@@ -48,7 +48,7 @@ func (g *gate) text() string {
 }
 
 // Logging never waits for a writer that blocks. Lines above the limit are dropped and counted. The
-// count is logged when the writer no longer blocks. The method end waits no longer than its timeout.
+// count is logged when the writer no longer blocks. The end waits no longer than its timeout.
 func TestLogNeverWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{open: make(chan struct{})}
