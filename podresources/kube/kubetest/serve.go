@@ -86,7 +86,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case fault != None:
 		s.fail(r.Context(), counted, fault)
-	case r.Method == http.MethodPost:
+	case r.Method == http.MethodPost, r.Method == http.MethodPatch:
 		s.review(counted, r)
 	case !ok:
 		http.Error(counted, "404 page not found", http.StatusNotFound)

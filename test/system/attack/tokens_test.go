@@ -25,7 +25,7 @@ func unknownTokens(t testing.TB) {
 	const rejected = `dra_exporter_input_rejected_total{input="reviews",reason="rate_limited"}`
 	node := largenode.Start(t)
 	served := servePods(t, node, largenode.PodList())
-	api, kubeconfig := withSlice(t)
+	api, kubeconfig := largenode.StartAPI(t)
 	api.Allow("scraper", func(authorizationv1.SubjectAccessReviewSpec) bool { return true })
 	g := launch(t, node, map[string]string{"kube": "auto", "inventory.file": "", "kubeconfig": kubeconfig},
 		"--web.kube-authorization")

@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"encoding/json"
-	"path/filepath"
-	"testing"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
@@ -15,8 +13,4 @@ func (p *program) incidents() []*recorder.Incident {
 	var out present.IncidentsReport
 	must.Do(p.t, json.Unmarshal(p.page("/api/v1/incidents").Body, &out))
 	return out.Incidents
-}
-
-func files(t *testing.T, folder string) []string {
-	return must.Get(filepath.Glob(filepath.Join(folder, "*.json.gz")))(t)
 }

@@ -223,84 +223,38 @@ func (l *late) note(e *podsv1alpha1.WatchPodsEvent) {
 
 // lateServer returns a dial function whose connections delay what they receive.
 func lateServer(dial func(context.Context) (net.Conn, error)) func(context.Context) (net.Conn, error) {
+	type piece struct {
+		content []byte
+		at      time.Time // It is not passed on before.
+	}
 	return func(ctx context.Context) (net.Conn, error) {
-		conn, err := dial(ctx)
+		server, err := dial(ctx)
 		if err != nil {
 			return nil, err
 		}
-		c := &lateConn{Conn: conn, pieces: make(chan piece, 1024), closed: make(chan struct{})}
-		go c.receive()
-		return c, nil
+		near, far := net.Pipe()
+		pieces := make(chan piece, 1024)
+		go func() {
+			defer close(pieces)
+			for content := make([]byte, 32<<10); ; content = make([]byte, 32<<10) {
+				n, err := server.Read(content)
+				if err != nil {
+					return
+				}
+				pieces <- piece{content[:n], time.Now().Add(lateEvent)}
+			}
+		}()
+		go func() {
+			for p := range pieces {
+				time.Sleep(time.Until(p.at))
+				_, _ = far.Write(p.content) // The other end may be closed.
+			}
+			_ = far.Close()
+		}()
+		go func() {
+			_, _ = io.Copy(server, far)
+			_ = server.Close()
+		}()
+		return near, nil
 	}
-}
-
-// piece is the result of one read. It is not passed on before the time at.
-type piece struct {
-	content []byte
-	at      time.Time
-	err     error
-}
-
-// lateConn is a connection that delays what it receives.
-type lateConn struct {
-	net.Conn
-	pieces chan piece
-	closed chan struct{}
-	once   sync.Once
-	rest   piece
-}
-
-// receive reads from the connection until it is closed.
-func (c *lateConn) receive() {
-	for {
-		content := make([]byte, 32<<10)
-		n, err := c.Conn.Read(content)
-		select {
-		case c.pieces <- piece{content[:n], time.Now().Add(lateEvent), err}:
-		case <-c.closed:
-			return
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-func (c *lateConn) Read(to []byte) (int, error) {
-	if len(c.rest.content) == 0 {
-		if c.rest.err != nil {
-			return 0, c.rest.err
-		}
-		select {
-		case c.rest = <-c.pieces:
-		case <-c.closed:
-			return 0, net.ErrClosed
-		}
-		select {
-		case <-time.After(time.Until(c.rest.at)):
-		case <-c.closed:
-			return 0, net.ErrClosed
-		}
-	}
-	n := copy(to, c.rest.content)
-	c.rest.content = c.rest.content[n:]
-	if n == 0 {
-		return 0, c.rest.err
-	}
-	return n, nil
-}
-
-// Close closes the connection.
-func (c *lateConn) Close() error {
-	c.once.Do(func() { close(c.closed) })
-	return c.Conn.Close()
-}
-
-// CloseWrite closes the writing side of the connection.
-func (c *lateConn) CloseWrite() error {
-	half, ok := c.Conn.(interface{ CloseWrite() error })
-	if !ok {
-		return errors.ErrUnsupported
-	}
-	return half.CloseWrite()
 }
