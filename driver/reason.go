@@ -57,7 +57,6 @@ const (
 	ReasonTooLong             Reason = "too_long"               // a name
 	ReasonInvalidUTF8         Reason = "invalid_utf8"           // a name
 	ReasonLabel               Reason = "label"                  // a value that a label can't have
-	ReasonType                Reason = "type"                   // a histogram or a summary
 	ReasonNotFinite           Reason = "not_finite"             // NaN or infinity
 	ReasonNegative            Reason = "negative"               // a negative value of a quantity that has none
 	ReasonOutOfRange          Reason = "out_of_range"           // outside the bounds of the quantity: often a wrong scale

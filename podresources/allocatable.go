@@ -1,15 +1,11 @@
 package podresources
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -29,10 +25,6 @@ func (c *Client) Allocatable(ctx context.Context) ([]driver.ID, driver.Rejection
 	answer := &v1.AllocatableResourcesResponse{}
 	if err := c.conn.Invoke(ctx, v1.PodResourcesLister_GetAllocatableResources_FullMethodName,
 		&v1.AllocatableResourcesRequest{}, answer, grpc.MaxCallRecvMsgSize(maxAllocatable)); err != nil {
-		// Before Kubernetes 1.28 a feature gate can disable it (KubeletPodResourcesGetAllocatable).
-		if status.Code(err) == codes.Unknown && strings.Contains(err.Error(), "disabled") {
-			err = status.Error(codes.Unimplemented, err.Error())
-		}
 		return nil, nil, fmt.Errorf("get allocatable resources: %w", classify(err))
 	}
 	ids, rejected := ParseAllocatable(answer)
@@ -57,9 +49,7 @@ func ParseAllocatable(answer *v1.AllocatableResourcesResponse) ([]driver.ID, dri
 			ids = append(ids, driver.ID{Driver: d.ResourceName, Device: id})
 		}
 	}
-	slices.SortFunc(ids, func(a, b driver.ID) int {
-		return cmp.Or(strings.Compare(a.Driver, b.Driver), strings.Compare(a.Device, b.Device))
-	})
+	slices.SortFunc(ids, driver.ID.Compare)
 	ids = slices.Compact(ids)
 	rejected.Add(driver.ReasonTooManyIDs, max(0, len(ids)-maxAllocatableIDs))
 	return slices.Clip(ids[:min(len(ids), maxAllocatableIDs)]), rejected

@@ -1,21 +1,16 @@
 package podresources
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"google.golang.org/grpc"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/test/expect"
-	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestParseAllocatable(t *testing.T) {
@@ -88,29 +83,4 @@ func TestClientAllocatable(t *testing.T) {
 	if _, _, err := c.Allocatable(t.Context()); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("a kubelet that has stopped: %v, want %v", err, ErrUnavailable)
 	}
-}
-
-// disabled is a kubelet before 1.28 without the feature gate of the request.
-type disabled struct {
-	v1.UnimplementedPodResourcesListerServer
-}
-
-func (disabled) GetAllocatableResources(
-	context.Context, *v1.AllocatableResourcesRequest,
-) (*v1.AllocatableResourcesResponse, error) {
-	return nil, errors.New("Pod Resources API GetAllocatableResources disabled")
-}
-
-// A feature gate that disables the request is no failure.
-func TestAllocatableDisabled(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "kubelet.sock")
-	listener := must.Get(net.Listen("unix", socket))(t)
-	server := grpc.NewServer()
-	v1.RegisterPodResourcesListerServer(server, disabled{})
-	go func() { _ = server.Serve(listener) }() // until Stop
-	t.Cleanup(server.Stop)
-	c := must.Get(NewClient(socket, Bounds{}))(t)
-	t.Cleanup(func() { expect.OK(t, c.Close()) })
-	_, _, err := c.Allocatable(t.Context())
-	expect.That(t, errors.Is(err, ErrUnimplemented), "%v, want %v", err, ErrUnimplemented)
 }

@@ -2,15 +2,12 @@ package podresources
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -208,29 +205,6 @@ func TestPodUID(t *testing.T) {
 		got, ok := podUID(name)
 		expect.That(t, ok == (want != "") && (!ok || got == want), "%q: %q, %v, want %q", name, got, ok, want)
 	}
-}
-
-// Lines of /proc/PID/cgroup cannot be forged: the kernel creates no cgroup with a newline in its
-// name (cgroup_mkdir in kernel/cgroup/cgroup.c).
-func TestNoNewlinesInCgroups(t *testing.T) {
-	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/pids"} {
-		var of unix.Statfs_t
-		if unix.Statfs(root, &of) != nil || of.Type != unix.CGROUP_SUPER_MAGIC && of.Type != unix.CGROUP2_SUPER_MAGIC {
-			continue
-		}
-		plain := filepath.Join(root, fmt.Sprintf("newline-%d", os.Getpid()))
-		if os.Mkdir(plain, 0o755) != nil {
-			continue // the kernel forbids it
-		}
-		t.Cleanup(func() { _ = os.Remove(plain) })
-		forged := plain + "/a\n0::" // of the path that follows
-		if err := os.Mkdir(forged, 0o755); !errors.Is(err, unix.EINVAL) {
-			_ = os.Remove(forged)
-			t.Errorf("%q is made: %v", forged, err)
-		}
-		return
-	}
-	t.Skip("no cgroup can be made")
 }
 
 func FuzzParsePopulated(f *testing.F) {

@@ -3,12 +3,8 @@ package podresources
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -160,59 +156,6 @@ func TestWatchOverflowAfterEvents(t *testing.T) {
 		notify.Errors <- fsnotify.ErrEventOverflow
 		w := startWatch(t, tree, notify)
 		w.expect(podCame(uidA), podGone(uidA))
-	}
-}
-
-// TestWatchKernelOverflow: while a change is handled, more pods are created and removed than the
-// kernel queues events for (fs.inotify.max_queued_events, by default 16384).
-func TestWatchKernelOverflow(t *testing.T) {
-	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
-	if err != nil {
-		t.Skip(err)
-	}
-	queued, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil || queued > 1<<15 {
-		t.Skipf("the kernel queues %s events, %v", text, err)
-	}
-	tree := newCgroupTree(t, false)
-	tree.pod("kubepods/pod"+uidStatic, true)
-	notify := newNotify(t)
-	defer notify.Close()
-	release, seen := make(chan struct{}), make(chan Change)
-	watch := newCgroupWatch(NewCgroups(tree.sysfs, time.Now), notify, func(c Change) {
-		<-release
-		seen <- c
-	})
-	watch.present = watch.scan()
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = watch.run(ctx) })
-	tree.mkdir("kubepods/pod" + uidA)
-	all := (queued+cgroupEvents)/2 + 1000
-	for i := range all {
-		name := fmt.Sprintf("kubepods/pod%d", i)
-		tree.mkdir(name)
-		tree.remove(name)
-	}
-	tree.remove("kubepods/pod" + uidStatic)
-	tree.mkdir("kubepods/pod" + uidB)
-	close(release)
-	there, came := map[string]bool{uidStatic: true}, 0
-	for c := range seen {
-		expect.That(t, there[c.PodUID] != !c.Gone, "%+v is nothing new", c)
-		there[c.PodUID] = !c.Gone
-		came++
-		if c.PodUID == uidB && !c.Gone {
-			tree.remove("kubepods/pod" + uidB) // when this change arrives, all earlier ones have
-		} else if c.PodUID == uidB {
-			break
-		}
-	}
-	cancel()
-	running.Wait()
-	expect.That(t, came < 2*all, "the kernel has lost no event: %d changes", came)
-	for uid, there := range there {
-		expect.Is(t, there, uid == uidA, "%s there", uid)
 	}
 }
 

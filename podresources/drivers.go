@@ -40,12 +40,11 @@ const (
 	// driverAway is how long a driver may be down for a restart or an upgrade.
 	driverAway  = time.Minute
 	dialTimeout = time.Second
-	maxSockets  = 64
 )
 
 // NewDrivers returns the reader of the drivers of the kubelet with that root folder.
 func NewDrivers(kubeletRoot string, now func() time.Time) *Drivers {
-	return &Drivers{plugins: filepath.Join(kubeletRoot, "plugins"), now: now, silent: map[string]time.Time{}}
+	return &Drivers{plugins: filepath.Join(kubeletRoot, "plugins"), now: now}
 }
 
 // Gone returns which of the drivers are gone, by the last check. It does no I/O. From then on,
@@ -54,12 +53,9 @@ func (d *Drivers) Gone(drivers map[string]bool) map[string]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.wanted = drivers
-	var gone map[string]bool
+	gone := map[string]bool{}
 	for name := range drivers {
 		if since, silent := d.silent[name]; silent && d.now().Sub(since) >= driverAway {
-			if gone == nil {
-				gone = map[string]bool{}
-			}
 			gone[name] = true
 		}
 	}
@@ -90,23 +86,22 @@ func (d *Drivers) look(ctx context.Context) {
 	d.mu.Lock()
 	wanted := d.wanted
 	d.mu.Unlock()
-	silent := map[string]bool{}
+	answers := map[string]bool{}
 	for name := range wanted {
-		silent[name] = !d.answers(ctx, name)
+		answers[name] = d.answers(ctx, name)
 	}
 	now := d.now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for name := range d.silent {
-		if !silent[name] {
-			delete(d.silent, name)
+	silent := map[string]time.Time{}
+	for name, answers := range answers {
+		if since, known := d.silent[name]; known && !answers {
+			silent[name] = since
+		} else if !answers {
+			silent[name] = now
 		}
 	}
-	for name, is := range silent {
-		if _, known := d.silent[name]; is && !known {
-			d.silent[name] = now
-		}
-	}
+	d.silent = silent
 }
 
 // answers reports whether one of the driver's sockets accepts connections, or whether that cannot
@@ -120,13 +115,9 @@ func (d *Drivers) answers(ctx context.Context, name string) bool {
 	if err != nil {
 		return true
 	}
-	looked := 0
 	for _, e := range entries {
 		if e.Type()&fs.ModeSocket == 0 {
 			continue
-		}
-		if looked++; looked > maxSockets {
-			return true
 		}
 		call, cancel := context.WithTimeout(ctx, dialTimeout)
 		conn, err := new(net.Dialer).DialContext(call, "unix", filepath.Join(folder, e.Name()))

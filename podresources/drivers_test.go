@@ -62,16 +62,6 @@ func TestDrivers(t *testing.T) {
 	look(time.Second, "uninstalled")
 	must.Do(t, os.RemoveAll(filepath.Join(root, "plugins")))
 	look(time.Hour)
-	if got := d.Gone(map[string]bool{"lives": true}); got != nil {
-		t.Errorf("gone are %v", got)
-	}
-}
-
-func TestDriversWatch(t *testing.T) {
-	d := NewDrivers(t.TempDir(), time.Now)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	d.Watch(ctx) // returns
 }
 
 // If a check hangs, that is reported, and delays the end of the watch only briefly.

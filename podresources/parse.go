@@ -212,17 +212,22 @@ func (p *parser) isNewPod(i int, holder Holder) bool {
 	return len(all) == 0 || all[len(all)-1].Pod != holder.Pod
 }
 
-// setCDI sets the CDI names of an allocation: those that the first container lists.
+// setCDI sets the CDI names of an allocation. All containers that hold it should list the same; if
+// they do not, the choice does not depend on their order.
 func (p *parser) setCDI(a *Allocation, cdi []*v1.CDIDevice) {
-	if a.CDI != nil {
+	if slices.EqualFunc(a.CDI, cdi, func(name string, d *v1.CDIDevice) bool { return name == d.GetName() }) {
 		return
 	}
+	var names []string
 	for _, d := range cdi {
 		if reason := checkName(d.GetName(), maxCDIName, driver.ReasonMissingCDI); reason != "" {
 			p.reject(reason)
 			continue
 		}
-		a.CDI = append(a.CDI, d.Name)
+		names = append(names, d.Name)
+	}
+	if a.CDI == nil || len(names) > 0 && slices.Compare(names, a.CDI) < 0 {
+		a.CDI = names
 	}
 }
 

@@ -73,6 +73,8 @@ func TestPodLogsReads(t *testing.T) {
 	now = now.Add(1)
 	check("another pod", "b", uidB)
 	check("the next pod of a name", "a", uidC)
+	now = now.Add(podLogsInterval)
+	check("which stays the next one", "a", uidC)
 	must.Do(t, os.RemoveAll(tree.path))
 	now = now.Add(time.Hour)
 	check("a folder that is away", "a", uidC)

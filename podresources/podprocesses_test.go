@@ -184,20 +184,3 @@ func FuzzStarted(f *testing.F) {
 		}
 	})
 }
-
-// The time between two searches for a pod that is not found grows.
-func TestPodProcessesSearchesSeldom(t *testing.T) {
-	const missing = "aaaaaaaa-0000-4000-8000-000000000000"
-	clock := time.Unix(1_800_000_000, 0)
-	p := NewPodProcesses(t.TempDir(), func() time.Time { return clock })
-	searches := 0
-	for range 600 { // a minute
-		before := p.stepped
-		p.Of([]string{missing})
-		if !p.stepped.Equal(before) {
-			searches++
-		}
-		clock = clock.Add(100 * time.Millisecond)
-	}
-	expect.That(t, searches >= 5 && searches <= 9, "%d searches in a minute, want some", searches)
-}

@@ -167,11 +167,6 @@ func TestRBAC(t *testing.T) {
 	if diff := cmp.Diff(want, renderObjects(t, values{}).role.Rules); diff != "" {
 		t.Error(diff)
 	}
-	node := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}}
-	if diff := cmp.Diff(append(want, node),
-		renderObjects(t, values{"kube": values{"nodeLabels": true}}).role.Rules); diff != "" {
-		t.Error(diff)
-	}
 	without := renderObjects(t, values{"kube": values{"deviceTaintRules": false}}).role.Rules
 	if diff := cmp.Diff(want[:len(want)-1], without); diff != "" {
 		t.Error(diff)

@@ -131,7 +131,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 // without AMD hardware.
 func errNone() error {
 	return driver.WithReason(driver.ReasonDriverNotLoaded,
-		fmt.Errorf("%w: no device of class drm has the kernel driver amdgpu or radeon", driver.ErrAbsent))
+		fmt.Errorf("%w: no device of class drm has the kernel driver amdgpu", driver.ErrAbsent))
 }
 
 // changed reports whether the partitions of GPUs have changed, by the generation of KFD's topology.
@@ -174,11 +174,8 @@ func (s *Source) adopt(cards []drmcard.Card) error {
 	return err
 }
 
-// isGPU reports whether a card belongs to AMD's driver amdgpu or radeon. Cards of radeon only have
-// the sensors of hwmon (drivers/gpu/drm/radeon/radeon_pm.c).
-func isGPU(card drmcard.Card) bool {
-	return (card.Driver == "amdgpu" || card.Driver == "radeon") && card.PCI != ""
-}
+// isGPU reports whether a card belongs to AMD's driver amdgpu.
+func isGPU(card drmcard.Card) bool { return card.Driver == "amdgpu" && card.PCI != "" }
 
 // part is a GPU, or one of its partitions.
 type part struct {

@@ -2,11 +2,9 @@ package amdgpu
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,12 +34,11 @@ type machine struct {
 	*drivertest.Machine
 	begun  time.Time
 	source *Source
-	counts bool // the workstation's counter of energy counts
 }
 
 func newMachine(tb testing.TB, trees ...string) *machine {
 	tb.Helper()
-	m := &machine{Machine: drivertest.NewMachine(tb, trees...), counts: true}
+	m := &machine{Machine: drivertest.NewMachine(tb, trees...)}
 	m.begun = m.Clock
 	m.renew()
 	return m
@@ -129,12 +126,8 @@ func (m *machine) later(d time.Duration) {
 		"hbm_thm_residency_acc": {uint64(1000 * seconds)}, "gfx_busy_inst": {20, 30, 20, 30, 80, 90, math.MaxUint32, 70},
 		"temperature_mem": {41}, "average_gfx_activity": {33}, "pcie_replay_count_acc": {2},
 	})
-	energy := 0.
-	if m.counts {
-		energy = 200 * 1000 * seconds
-	}
 	table(workstation, 1, 3, map[string][]uint64{
-		"energy_accumulator": {uint64(energy)}, "average_gfx_activity": {24}, "average_umc_activity": {8},
+		"energy_accumulator": {uint64(200 * 1000 * seconds)}, "average_gfx_activity": {24}, "average_umc_activity": {8},
 		"average_mm_activity": {50}, "indep_throttle_status": {1<<0 | 1<<36}, "temperature_edge": {38},
 		"temperature_hotspot": {49}, "average_socket_power": {1},
 	})
@@ -202,7 +195,7 @@ func TestHardware(t *testing.T) {
 // after returns the samples of a server after two minutes.
 func after(m *machine) map[string]driver.Sample {
 	m.Helper()
-	for range 12 { // a sample of each file, and a minute for the energy
+	for range 12 { // a sample of each file
 		m.sample()
 		m.later(slowEvery)
 	}
@@ -240,128 +233,15 @@ func TestReadings(t *testing.T) {
 		},
 		"0000:41:00.0": {
 			"utilization": 0.24, "engine_utilization dram": 0.08, "engine_utilization video": 0.12, "power": 200,
-			"energy": 200 * 120, "temperature edge": 38, "temperature junction": 49, "clock graphics": 500e6,
+			"temperature edge": 38, "temperature junction": 49, "clock graphics": 500e6,
 			"fan_rotation fan1":  1240,
 			"clock_max graphics": 2500e6, "clock_max memory": 1000e6,
 			"clock memory": 96e6, "fan_speed": 0.4, "throttle_active power": 1, "throttle_active current": 0,
-			"throttle_active thermal": 1,
+			"throttle_active thermal": 0,
 			"throttle_active prochot": 0, "throttle_active other": 0,
 		},
 	} {
 		equal := cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) })
 		expect.Equal(t, name, want, values(got[name]), equal)
-	}
-}
-
-// removes has, by GPU and file, the series that disappear with the file. Removing any other file
-// has no effect: another file has the same value, or the file is not read.
-const removes = `
-whole mem_busy_percent: engine_utilization dram
-whole mem_info_vram_used: memory_used
-whole mem_info_vram_total: memory_capacity
-whole mem_info_gtt_used: host_memory_used
-whole mem_info_gtt_total: host_memory_capacity
-whole pp_dpm_socclk: clock soc
-whole pp_dpm_fclk: clock fabric
-whole pp_dpm_vclk: clock video
-whole aer_dev_correctable: errors pcie_aer correctable, errors pcie_aer uncorrectable
-whole aer_dev_nonfatal: errors pcie_aer correctable, errors pcie_aer uncorrectable
-whole aer_dev_fatal: errors pcie_aer correctable, errors pcie_aer uncorrectable
-whole ras/umc_err_count: errors ecc_uncorrected umc, errors ecc_corrected umc, errors ras umc_deferred
-whole ras/gfx_err_count: errors ecc_uncorrected gfx, errors ecc_corrected gfx
-whole hwmon/hwmon3/power1_cap: power_limit enforced
-whole hwmon/hwmon3/power1_cap_default: power_limit default
-whole hwmon/hwmon3/power1_cap_min: power_limit min
-whole hwmon/hwmon3/power1_cap_max: power_limit max
-whole hwmon/hwmon3/temp2_input: temperature junction
-whole hwmon/hwmon3/temp3_input: temperature memory
-whole hwmon/hwmon3/in0_input: voltage graphics
-whole hwmon/hwmon3/freq1_input: clock graphics
-whole hwmon/hwmon3/freq2_input: clock memory
-whole current_link_width: link_width pcie
-whole max_link_width: link_width_max pcie
-whole current_link_speed: link_generation pcie
-whole max_link_speed: link_generation_max pcie
-whole gpu_metrics: engine_utilization video, engine_utilization jpeg, energy, throttled_seconds prochot
-whole gpu_metrics: throttled_seconds power, throttled_seconds thermal, io_bytes xgmi receive, io_bytes xgmi transmit
-divided hwmon/hwmon4/power1_average: power, energy
-divided gpu_metrics: energy, throttled_seconds thermal_memory, temperature memory, errors pcie_replay
-divided gpu_metrics: utilization, 3: utilization
-workstation hwmon/hwmon5/fan1_input: fan_rotation fan1
-workstation hwmon/hwmon5/pwm1: fan_speed
-workstation hwmon/hwmon5/pwm1_max: fan_speed
-workstation pp_dpm_sclk: clock graphics, clock_max graphics
-workstation pp_dpm_mclk: clock memory, clock_max memory
-workstation gpu_metrics: utilization, engine_utilization dram, energy, temperature edge, temperature junction
-workstation gpu_metrics: throttle_active power, throttle_active current, throttle_active thermal
-workstation gpu_metrics: throttle_active prochot, throttle_active other
-kfd 4001/vram_1001: 1: memory_used, 1: utilization
-kfd 4002/vram_1001: 2: memory_used, 2: utilization
-kfd 4003/vram_2002: 3: memory_used, 3: utilization, engine_utilization copy
-kfd 4003/sdma_2002: engine_utilization copy
-kfd 4001/stats_1001/cu_occupancy: 1: utilization
-kfd 4002/stats_1001/cu_occupancy: 2: utilization
-kfd 4003/stats_2002/cu_occupancy: 3: utilization
-`
-
-// vanishing returns the series that vanish with each file.
-func vanishing() map[string][]string {
-	folders := map[string]string{
-		"whole": whole, "divided": divided, "workstation": workstation, "kfd": kfdProcesses,
-	}
-	gone := map[string][]string{}
-	for line := range strings.Lines(strings.TrimSpace(removes)) {
-		file, series, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		of, file, _ := strings.Cut(file, " ")
-		gone[folders[of]+file] = append(gone[folders[of]+file], strings.Split(series, ", ")...)
-	}
-	return gone
-}
-
-// samplesOf returns the prefix of the names of the samples to which a file belongs.
-func samplesOf(file string) string {
-	switch {
-	case strings.HasPrefix(file, divided), strings.HasPrefix(file, "class/kfd/kfd/proc/4003"):
-		return "0000:22:00.0"
-	case strings.HasPrefix(file, workstation):
-		return "0000:41:00.0"
-	default:
-		return "0000:0c:00.0"
-	}
-}
-
-// seriesOf returns the names of a sample's series.
-func seriesOf(s driver.Sample) []string { return slices.Sorted(maps.Keys(values(s))) }
-
-// Each file that is removed takes its series with it, and no other. What takes over in place of a
-// file (power1_input, gpu_metrics) has the same name.
-func TestRemovedFiles(t *testing.T) {
-	m := server(t)
-	before := after(m)
-	gone := vanishing()
-	isStale := false
-	isRead := func(path string) bool { // the others: TestTopology, TestSensorNames
-		return !strings.Contains(path, "/topology/") && !strings.HasSuffix(path, "_label")
-	}
-	m.RemoveEach(70, isRead, func(path string, remove func()) {
-		if isStale {
-			after(m) // the values from before the removal are accepted, or known, again
-		}
-		isStale = slices.Contains(gone[path], "energy") || slices.Contains(gone[path], "engine_utilization copy")
-		remove()
-		m.later(slowEvery)
-		got, err := m.try()
-		expect.That(t, err == nil, "%s is removed: %v", path, err)
-		for key := range before {
-			want := seriesOf(before[key])
-			if strings.HasPrefix(key, samplesOf(path)) {
-				want = slices.DeleteFunc(want, func(s string) bool { return slices.Contains(gone[path], s) })
-			}
-			expect.Equal(t, fmt.Sprintf("%s is removed: %s", path, key), want, seriesOf(got[key]))
-		}
-		delete(gone, path)
-	})
-	if len(gone) > 0 && !testing.Short() {
-		t.Error("never removed:", gone)
 	}
 }

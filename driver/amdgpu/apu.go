@@ -1,46 +1,19 @@
 package amdgpu
 
-import (
-	"bytes"
-	"strconv"
-	"strings"
-)
-
 // kind is the type of a GPU, from constant properties: its PCI device ID and its sensors.
-type kind struct {
-	known  bool
-	device uint16 // PCI device ID; 0: unknown
-	isAPU  bool   // derived from these; see reading.isAPU
-}
+type kind struct{ known, isAPU bool }
 
-// deviceMI300A is the only APU whose files look like those of a card (amd-smi and the kernel's
-// pci.ids: MI300A).
-const deviceMI300A = 0x74a0
+// deviceMI300A is the PCI device ID of the only APU whose files look like those of a card (amd-smi
+// and the kernel's pci.ids: MI300A).
+const deviceMI300A = "0x74a0"
 
 // identify sets the kind of the GPU. Only an APU has a sensor for the northbridge's voltage, vddnb
 // (hwmon_attributes_visible in drivers/gpu/drm/amd/pm/amdgpu_pm.c).
 func (r *reading) identify() {
-	if r.kind.known {
-		return
+	if !r.kind.known {
+		isAPU := r.Text("device") == deviceMI300A || r.hwmon != "" && r.Text(r.hwmon+"in1_label") == "vddnb"
+		r.kind = kind{known: true, isAPU: isAPU}
 	}
-	r.kind = kind{known: true, device: r.deviceID()}
-	r.kind.isAPU = r.kind.device == deviceMI300A || r.hwmon != "" && r.Text(r.hwmon+"in1_label") == "vddnb"
-}
-
-// deviceID returns the PCI device ID, 0 if unknown.
-func (r *reading) deviceID() uint16 {
-	id, err := strconv.ParseUint(strings.TrimPrefix(r.Text("device"), "0x"), 16, 16)
-	if err == nil {
-		return uint16(id)
-	}
-	content, err := r.content("uevent")
-	if err != nil {
-		return 0
-	}
-	_, line, _ := bytes.Cut(content, []byte("PCI_ID=1002:"))
-	text, _, _ := bytes.Cut(line, []byte("\n"))
-	id, _ = strconv.ParseUint(string(text), 16, 16)
-	return uint16(id)
 }
 
 // isAPU reports whether the GPU is in the package of the machine's processor, with shared memory

@@ -29,7 +29,6 @@ type gpu struct {
 	// Used by the reading in progress.
 	kind     kind
 	reader   sysfs.Reader
-	energy   energyMeter
 	throttle throttleMeter
 	slow     []driver.Reading // readings of the last time that all values were read
 	facts    facts
@@ -223,7 +222,8 @@ func (m *metrics) busy(field string) (float64, bool) {
 }
 
 // readFast reads values of the GPU as a whole, partitioned or not: power, and the counters of
-// gpu_metrics.
+// gpu_metrics. The counter of energy is that of versions 1.4 and newer, which only data-center GPUs
+// have: others have other units (an RX 6900 XT millijoules) or stay 0 (an RX 9070).
 func (r *reading) readFast() {
 	watts, ok := r.power()
 	switch {
@@ -235,11 +235,10 @@ func (r *reading) readFast() {
 		}
 	}
 	at := r.now()
-	if counts, counted := r.metrics.value("energy_accumulator"); counted && ok && watts > 0 {
-		r.energy.observe(counts, watts, at)
-		if r.energy.unit > 0 {
-			r.Add(driver.Energy, float64(counts)*r.energy.unit)
-		}
+	const dataCenter, energyUnit = 4, 1. / (1 << 16) // J, by AMD's documentation of data-center GPUs: 15.259 µJ
+	counts, counted := r.metrics.value("energy_accumulator")
+	if counted && ok && watts > 0 && r.metrics.format == 1 && r.metrics.content >= dataCenter {
+		r.Add(driver.Energy, float64(counts)*energyUnit)
 	}
 	r.throttle.observe(&r.metrics, at)
 	r.Readings = append(r.Readings, r.throttle.readings()...)

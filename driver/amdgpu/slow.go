@@ -41,11 +41,8 @@ func (r *reading) readCapacities() {
 
 // sensorName returns the name of a sensor: the kernel's, except for mem.
 func sensorName(label string) string {
-	switch label {
-	case "mem":
+	if label == "mem" {
 		return "memory"
-	case "temp1": // radeon's only sensor has no label; amdgpu's first one is edge
-		return "edge"
 	}
 	return label
 }

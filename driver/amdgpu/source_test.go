@@ -38,14 +38,14 @@ func TestSource(t *testing.T) {
 		Fills: Fills(), New: server,
 		Absent:  func(tb testing.TB) *machine { return newMachine(tb) },
 		Source:  func(m *machine) driver.Source { return m.source },
-		Now:     func(m *machine) time.Time { return m.Clock },
 		Advance: func(m *machine) { m.later(slowEvery) },
 		Faults: []drivertest.FileFault[*machine]{
 			fault("a file without a number", whole+"mem_busy_percent", "much\n", of(driver.EngineUtilization, "dram")),
 			fault("a sensor without a number", whole+"hwmon/hwmon3/temp2_input", "hot\n", of(driver.Temperature, "junction")),
 			fault("a table of an unknown version", whole+"gpu_metrics", "\x04\x00\x09\x09", func(r driver.Reading) bool {
 				engine := r.Quantity == driver.EngineUtilization && (r.Labels[0] == "video" || r.Labels[0] == "jpeg")
-				return engine || r.Quantity == driver.ThrottledSeconds || r.Quantity == driver.IOBytes
+				counted := []driver.Quantity{driver.ThrottledSeconds, driver.IOBytes, driver.Energy}
+				return engine || slices.Contains(counted, r.Quantity)
 			}),
 		},
 	}.Run(t)

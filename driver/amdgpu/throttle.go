@@ -77,9 +77,8 @@ const (
 // An idle card is not throttled by temperature: such a status is outdated or wrong. RDNA 3 cards
 // and newer ones set TEMP_HOTSPOT almost always, even when idle (an RX 7600S at 54 °C). MangoHud
 // clears it for RDNA 3 (pull request 1690); libdrm-amdgpu-sys, and so LACT, clears it if the
-// junction is below 90 °C. Here it counts on cards before RDNA 3, and on others while the junction
-// is at the limit in the card's own table (temp2_crit: hotspot_crit_max). That cards newer than
-// RDNA 3 may behave in the same way is assumed.
+// junction is below 90 °C. Here it counts while the junction is at the limit in the card's own
+// table (temp2_crit: hotspot_crit_max).
 func (r *reading) believed(status uint64) uint64 {
 	if status&thermalBits == 0 {
 		return status
@@ -87,17 +86,10 @@ func (r *reading) believed(status uint64) uint64 {
 	if busy, ok := r.busy("gpu_busy_percent", "average_gfx_activity"); ok && busy == 0 {
 		return status &^ thermalBits
 	}
-	if status&hotspotBit != 0 && r.doubtsHotspot() && !r.isHotspotClose() {
+	if !r.isHotspotClose() {
 		return status &^ hotspotBit
 	}
 	return status
-}
-
-// doubtsHotspot reports whether the firmware's hot spot bit is unreliable: on all cards except
-// known older ones (Vega 20 to RDNA 2).
-func (r *reading) doubtsHotspot() bool {
-	const firstVega20, firstRDNA3 = 0x66a0, 0x7440
-	return r.kind.device < firstVega20 || r.kind.device >= firstRDNA3
 }
 
 // isHotspotClose reports whether the junction is at its limit.

@@ -25,16 +25,16 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // machine is a source over a procfs of its own, and its clock.
 type machine struct {
-	tb     testing.TB
-	clock  time.Time
+	*drivertest.Machine
 	times  []ticks
 	source *Source
 }
 
 func newMachine(tb testing.TB, times ...ticks) *machine {
 	tb.Helper()
-	m := &machine{tb: tb, clock: time.Unix(1_800_000_000, 0), times: times, source: New(tb.TempDir())}
-	m.source.now = func() time.Time { return m.clock }
+	m := &machine{Machine: drivertest.NewMachine(tb), times: times}
+	m.source = New(m.Root)
+	m.source.now = m.Now
 	if len(times) > 0 {
 		m.write()
 	}
@@ -55,8 +55,8 @@ func render(times []ticks) string {
 }
 
 func (m *machine) writeText(stat string) {
-	m.tb.Helper()
-	must.Do(m.tb, os.WriteFile(m.source.path, []byte(stat), 0o644))
+	m.Helper()
+	must.Do(m, os.WriteFile(m.source.path, []byte(stat), 0o644))
 }
 
 // run lets all CPUs be busy and idle for so many ticks.
@@ -65,14 +65,14 @@ func (m *machine) run(busy, idle uint64) {
 		m.times[i].busy += busy
 		m.times[i].idle += idle
 	}
-	m.clock = m.clock.Add(time.Duration(busy+idle) * time.Second / userHZ)
+	m.Clock = m.Clock.Add(time.Duration(busy+idle) * time.Second / userHZ)
 	m.write()
 }
 
 // sample returns the readings of the CPUs by their numbers.
 func (m *machine) sample() map[int]map[driver.Quantity]driver.Reading {
-	m.tb.Helper()
-	samples := must.Get(m.source.Sample(m.tb.Context()))(m.tb)
+	m.Helper()
+	samples := must.Get(m.source.Sample(m.Context()))(m)
 	all := map[int]map[driver.Quantity]driver.Reading{}
 	for _, s := range samples {
 		all[s.Hardware.CPUs[0]] = map[driver.Quantity]driver.Reading{}
@@ -86,17 +86,17 @@ func (m *machine) sample() map[int]map[driver.Quantity]driver.Reading {
 // want checks a CPU's active seconds and utilization, which is absent if below 0, and the time of
 // the latter.
 func (m *machine) want(what string, cpu int, active, utilization float64, at time.Time) {
-	m.tb.Helper()
+	m.Helper()
 	got := m.sample()[cpu]
-	if a := got[driver.ActiveSeconds]; a.Value != active || !a.At.Equal(m.clock) {
-		m.tb.Errorf("%s: active %v s at %v, want %v at %v", what, a.Value, a.At, active, m.clock)
+	if a := got[driver.ActiveSeconds]; a.Value != active || !a.At.Equal(m.Clock) {
+		m.Errorf("%s: active %v s at %v, want %v at %v", what, a.Value, a.At, active, m.Clock)
 	}
 	u, ok := got[driver.Utilization]
 	switch {
 	case utilization < 0:
-		expect.That(m.tb, !ok, "%s: utilization %v, want none", what, u.Value)
+		expect.That(m, !ok, "%s: utilization %v, want none", what, u.Value)
 	case !ok || u.Value != utilization || !u.At.Equal(at):
-		m.tb.Errorf("%s: utilization %v (there: %v) at %v, want %v at %v", what, u.Value, ok, u.At, utilization, at)
+		m.Errorf("%s: utilization %v (there: %v) at %v, want %v at %v", what, u.Value, ok, u.At, utilization, at)
 	}
 }
 
@@ -104,18 +104,18 @@ func TestUtilization(t *testing.T) {
 	m := newMachine(t, times(0, 1000, 9000), times(5, 50, 50))
 	m.want("first", 0, 10, -1, time.Time{})
 	m.run(25, 75)
-	first := m.clock
+	first := m.Clock
 	m.want("a second later", 0, 10.25, 0.25, first)
 	m.run(4, 0)
 	m.want("40 ms later", 0, 10.29, 0.25, first)
 	m.run(0, 1)
-	m.want("50 ms later", 0, 10.29, 0.8, m.clock)
-	m.want("at the same time", 0, 10.29, 0.8, m.clock)
-	second := m.clock
-	m.clock = m.clock.Add(time.Minute) // and nothing was counted
+	m.want("50 ms later", 0, 10.29, 0.8, m.Clock)
+	m.want("at the same time", 0, 10.29, 0.8, m.Clock)
+	second := m.Clock
+	m.Clock = m.Clock.Add(time.Minute) // and nothing was counted
 	m.want("standstill", 0, 10.29, 0.8, second)
 	m.run(0, 100)
-	m.want("idle", 5, 0.79, 0, m.clock)
+	m.want("idle", 5, 0.79, 0, m.Clock)
 }
 
 // TestBackwards: the kernel's idle and iowait may fall, and all times in a reset.
@@ -123,7 +123,7 @@ func TestBackwards(t *testing.T) {
 	m := newMachine(t, times(0, 1000, 9000))
 	m.sample()
 	m.run(50, 50)
-	first := m.clock
+	first := m.Clock
 	m.want("before", 0, 10.5, 0.5, first)
 
 	m.run(50, 0)
@@ -131,22 +131,22 @@ func TestBackwards(t *testing.T) {
 	m.write()
 	m.want("idle fell", 0, 11, 0.5, first)
 	m.run(10, 90)
-	m.want("after it", 0, 11.1, 0.1, m.clock)
+	m.want("after it", 0, 11.1, 0.1, m.Clock)
 
-	second := m.clock
-	m.clock = m.clock.Add(time.Second)
+	second := m.Clock
+	m.Clock = m.Clock.Add(time.Second)
 	m.times[0] = times(0, 7, 20000)
 	m.write()
 	m.want("reset", 0, 0.07, 0.1, second)
 	m.run(75, 25)
-	m.want("after it", 0, 0.82, 0.75, m.clock)
+	m.want("after it", 0, 0.82, 0.75, m.Clock)
 }
 
 func TestHotplug(t *testing.T) {
 	m := newMachine(t, times(0, 100, 100), times(1, 100, 100))
 	m.sample()
 	m.run(50, 50)
-	m.want("before", 1, 1.5, 0.5, m.clock)
+	m.want("before", 1, 1.5, 0.5, m.Clock)
 	online := m.times
 	m.times = online[:1]
 	m.run(50, 50)
@@ -157,7 +157,7 @@ func TestHotplug(t *testing.T) {
 	m.run(0, 100)
 	m.want("back", 1, 1.8, -1, time.Time{})
 	m.run(10, 90)
-	m.want("later", 1, 1.9, 0.1, m.clock)
+	m.want("later", 1, 1.9, 0.1, m.Clock)
 }
 
 func TestSuite(t *testing.T) {
@@ -176,7 +176,6 @@ func TestSuite(t *testing.T) {
 		},
 		Absent:  func(tb testing.TB) *machine { return newMachine(tb) },
 		Source:  func(m *machine) driver.Source { return m.source },
-		Now:     func(m *machine) time.Time { return m.clock },
 		Advance: func(m *machine) { m.run(30, 70) },
 		Faults: []drivertest.FileFault[*machine]{
 			fault("offline", `cpu1 .*\n`, "", one, true),

@@ -265,8 +265,8 @@ func TestSource(t *testing.T) {
 		},
 		Absent:  func(tb testing.TB) *machine { return newMachine(tb) },
 		Source:  func(m *machine) driver.Source { return m.source },
-		Now:     func(m *machine) time.Time { return m.Clock },
 		Advance: func(m *machine) { m.later(slowEvery) },
+		Needed:  []string{"/throttle"}, // a reason that is not there is none
 		Faults: []drivertest.FileFault[*machine]{
 			fault("idle time without a number", battlemageFolder+"tile0/gt0/gtidle/idle_residency_ms: long\n", battlemage,
 				of(driver.Utilization, driver.EngineUtilization)),

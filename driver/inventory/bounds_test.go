@@ -55,13 +55,13 @@ func TestOfferHasBounds(t *testing.T) {
 	slice, ok := decoded(t, []byte(sliceOf(1, here, devices...)))
 	must.That(t, ok, "malformed")
 	rejected := driver.Rejections{}
-	whole := slice.OfferTo(Node{Name: "n1"}, math.MaxInt, rejected)
+	whole := slice.OfferTo("n1", math.MaxInt, rejected)
 	expect.That(t, len(rejected) == 0, "rejected %v of what has room", rejected)
-	half := slice.OfferTo(Node{Name: "n1"}, whole.Size()/2, rejected)
+	half := slice.OfferTo("n1", whole.Size()/2, rejected)
 	found, _ := Build([]Offer{half})
 	expect.That(t, half.Size() <= whole.Size()/2 && len(found) == 4 && rejected[driver.ReasonTooManyDevices] == 6,
 		"%d of %d bytes, %d devices, rejected %v", half.Size(), whole.Size(), len(found), rejected)
-	elsewhere := slice.OfferTo(Node{Name: "n2"}, 0, rejected)
+	elsewhere := slice.OfferTo("n2", 0, rejected)
 	expect.That(t, len(elsewhere.devices) == 0 && elsewhere.Size() <= 1024,
 		"another node's slice takes %d bytes, %d devices", elsewhere.Size(), len(elsewhere.devices))
 }

@@ -44,7 +44,7 @@ func TestHealth(t *testing.T) {
 				`"resourceSliceCount":1},"devices":[{"name":"d",%s}]}}`, tc.device)
 			slice, ok := DecodeSlice([]byte(raw))
 			must.That(t, ok, "malformed: %s", raw)
-			offer := slice.OfferTo(Node{Name: "n"}, 1<<20, rejected)
+			offer := slice.OfferTo("n", 1<<20, rejected)
 			must.That(t, len(offer.devices) == 1 && len(rejected) == 0, "%d devices, rejected %v", len(offer.devices), rejected)
 			entry := offer.devices[0].entry
 			said := none

@@ -35,11 +35,11 @@ func ParseSlices(data []byte, node string) (driver.Inventory, driver.Rejections,
 	if err != nil {
 		return nil, nil, fmt.Errorf("parse resource slices: %w", err)
 	}
-	host, decoding := Node{Name: node}, driver.Rejections{}
+	decoding := driver.Rejections{}
 	var offers []Offer
 	for _, o := range objects {
 		if s, ok := DecodeSlice(o.Raw); ok {
-			offers = append(offers, s.OfferTo(host, math.MaxInt, decoding))
+			offers = append(offers, s.OfferTo(node, math.MaxInt, decoding))
 		} else {
 			decoding.Add(driver.ReasonMalformedSlice, 1)
 		}

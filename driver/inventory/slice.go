@@ -97,11 +97,11 @@ const (
 	deviceSize = 1024
 )
 
-// OfferTo returns the offer of the slice to a node. Devices are omitted and counted in rejected if
-// they are malformed, if unknown labels of the node decide whether they are available
+// OfferTo returns the offer of the slice to a node ("": to any). Devices are omitted and counted in
+// rejected if they are malformed, if labels of the node decide whether they are available
 // (ReasonNodeSelector), and if they would make the offer larger than room bytes
 // (ReasonTooManyDevices).
-func (s *Slice) OfferTo(node Node, room int, rejected driver.Rejections) Offer {
+func (s *Slice) OfferTo(node string, room int, rejected driver.Rejections) Offer {
 	spec := &s.spec
 	o := Offer{
 		driver: spec.Driver, pool: spec.Pool.Name, generation: spec.Pool.Generation, slices: spec.Pool.ResourceSliceCount,

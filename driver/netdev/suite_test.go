@@ -2,12 +2,10 @@ package netdev
 
 import (
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
@@ -49,7 +47,6 @@ devices/0000:3b:00.0/hwmon/hwmon0/temp1_input: 40000
 		},
 		Absent:  func(tb testing.TB) *machine { return newMachine(tb) },
 		Source:  func(m *machine) driver.Source { return m.source },
-		Now:     func(m *machine) time.Time { return m.Clock },
 		Advance: func(m *machine) { m.later(); advance(m) },
 		Faults: []drivertest.FileFault[*machine]{
 			fault("file missing", func(m *machine) { m.remove(m.path("veth0", errorsFile)) }, isFile("veth0", errorsFile), true),
@@ -82,32 +79,6 @@ func advance(m *machine) {
 			m.set(name, f.path, raw+uint64(1500*(n+1)))
 		}
 	}
-}
-
-// A file that is removed, one after the other, costs its own series and no other, without an error.
-func TestEveryFile(t *testing.T) {
-	m := newMachine(t, "server.tree")
-	before := map[string]map[string]float64{}
-	for name, s := range m.sample() {
-		before[name] = drivertest.Values(s)
-	}
-	series := map[string]string{
-		"speed": "capacity speed", "operstate": "link_up network", "carrier_down_count": "errors link_down",
-	}
-	for _, f := range counterFiles() {
-		name := driver.Standard().Spec(f.quantity).Name
-		series[filepath.Base(f.path)] = strings.TrimSpace(name + " " + strings.Join(f.labels[:], " "))
-	}
-	isRead := func(path string) bool { return strings.HasPrefix(path, "devices/") && filepath.Base(path) != "ifindex" }
-	m.RemoveEach(60, isRead, func(path string, remove func()) {
-		_, name, _ := strings.Cut(path, "/net/")
-		name, _, _ = strings.Cut(name, "/")
-		remove()
-		for range 60 { // facts are read again after a while
-			m.later()
-		}
-		drivertest.CheckSeries(t, path, before, m.sample(), name, []string{series[filepath.Base(path)]})
-	})
 }
 
 func TestProofs(t *testing.T) { drivertest.CheckProofs(t, "../README.md", "netdev", Fills()) }

@@ -131,58 +131,6 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// A file that is removed, one after the other, costs its own series and no other, without an error.
-func TestEveryFile(t *testing.T) {
-	m := newMachine(t, server(t))
-	isFile := func(path string) bool { return strings.HasPrefix(path, "devices/") }
-	m.RemoveEach(20, isFile, func(path string, remove func()) {
-		m.restart()
-		m.sample()
-		remove()
-		address, gone := seriesOf("/" + path)
-		for _, when := range []string{"after ", "from the start "} {
-			m.later(slowEvery)
-			m.sample()
-			m.later(time.Second)
-			drivertest.CheckSeries(t, when+path, wholeServer(), m.sample(), address, gone)
-			m.restart()
-			m.sample()
-		}
-	})
-}
-
-// seriesOf returns the series that a file has.
-func seriesOf(path string) (address string, gone []string) {
-	for device := range wholeServer() {
-		if strings.Contains(path, "/"+device+"/") {
-			address = device
-		}
-	}
-	switch name := filepath.Base(path); {
-	case name == "size":
-		return address, []string{"capacity storage"}
-	case name == "nuse", name == "logical_block_size":
-		return address, []string{"storage_used"}
-	case name == "state":
-		return address, []string{"health healthy", "health unhealthy"}
-	case name == "stat" && !strings.Contains(path, "n1p1"):
-		return address, []string{
-			"io_bytes storage transmit", "io_bytes storage receive", "requests_in_flight", "utilization", "active_seconds",
-		}
-	case strings.HasSuffix(name, "_input"):
-		sensor := map[string]string{"hwmon2/temp1": "Composite", "hwmon2/temp2": "Sensor 1", "hwmon3/temp1": "temp1"}
-		for file, label := range sensor {
-			if strings.HasSuffix(path, file+"_input") {
-				return address, []string{"temperature " + label}
-			}
-		}
-	case strings.HasSuffix(name, "_label"): // the sensor has the file's name then
-		label := map[string]string{"temp1_label": "Composite", "temp2_label": "Sensor 1"}[name]
-		return address, []string{"temperature " + label, "+temperature " + strings.TrimSuffix(name, "_label")}
-	}
-	return address, nil
-}
-
 // A drive that another one replaces under the same name starts again; a namespace that comes
 // appears within 10 s.
 func TestReplaced(t *testing.T) {
@@ -257,7 +205,6 @@ func TestSource(t *testing.T) {
 		},
 		Absent:  func(tb testing.TB) *machine { return newMachine(tb) },
 		Source:  func(m *machine) driver.Source { return m.source },
-		Now:     func(m *machine) time.Time { return m.Clock },
 		Advance: func(m *machine) { m.later(slowEvery) },
 		Faults: []drivertest.FileFault[*machine]{
 			fault("statistics without numbers", driveFolder+"nvme0n1/stat: a b c d e f g h i j k\n", all...),

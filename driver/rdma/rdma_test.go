@@ -1,7 +1,6 @@
 package rdma
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -114,65 +113,6 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// A file that is removed, one after the other, costs its own series and no other, without an error.
-func TestEveryFile(t *testing.T) {
-	m := newMachine(t, server(t))
-	before := map[string]map[string]float64{}
-	for name, s := range m.sample() {
-		before[name] = drivertest.Values(s)
-	}
-	isRead := func(path string) bool {
-		content, err := os.ReadFile(filepath.Join(m.Root, path))
-		name := filepath.Base(path)
-		return err == nil && strings.Contains(path, "/ports/") && name != "lifespan" && name != "0" &&
-			!strings.HasPrefix(string(content), "N/A")
-	}
-	m.RemoveEach(100, isRead, func(path string, remove func()) {
-		remove()
-		parts, name := strings.Split(path, "/"), filepath.Base(path)
-		device, port := parts[len(parts)-4], parts[len(parts)-2]
-		if name != "state" && name != "rate" {
-			device, port = parts[len(parts)-5], parts[len(parts)-3]
-		}
-		for _, when := range []string{"after ", "from the start "} { // the source, and then a new one
-			m.Later(slowEvery)
-			drivertest.CheckSeries(t, when+path, before, m.sample(), device, seriesOf(device, port, name))
-			m.source = New(m.source.Host)
-			m.source.now = m.Now
-		}
-	})
-}
-
-// seriesOf returns the series that a file of a port has.
-func seriesOf(device, port, file string) []string {
-	switch file {
-	case "state": // mlx4_0's second port is down, and has no rate
-		gone := []string{"link_up rdma " + port}
-		if port == "1" {
-			gone = append(gone, "capacity speed")
-		}
-		return gone
-	case "rate":
-		if port == "1" {
-			return []string{"capacity speed"}
-		}
-		return nil
-	case "port_rcv_data", "rx_bytes":
-		return []string{"io_bytes rdma receive"}
-	case "port_xmit_data", "tx_bytes":
-		return []string{"io_bytes rdma transmit"}
-	case "link_downed":
-		return []string{"errors link_down"}
-	}
-	switch file {
-	case "rcvd_pkts", "rx_pkts":
-		return []string{"rdma_packets receive"}
-	case "sent_pkts", "tx_pkts":
-		return []string{"rdma_packets transmit"}
-	}
-	return []string{"errors port " + file, "rdma_events " + file, "rdma_operations " + file}
-}
-
 // Of many devices a sample reads the traffic of all, and all of a few: those that were not read for
 // the longest time. Each reading has the time at which it was read.
 func TestInTurns(t *testing.T) {
@@ -214,7 +154,6 @@ func TestSource(t *testing.T) {
 		New:     func(tb testing.TB) *machine { return newMachine(tb, server(tb)) },
 		Absent:  func(tb testing.TB) *machine { return newMachine(tb) },
 		Source:  func(m *machine) driver.Source { return m.source },
-		Now:     func(m *machine) time.Time { return m.Clock },
 		Advance: func(m *machine) { m.Later(slowEvery) },
 		Faults: []drivertest.FileFault[*machine]{
 			fault("a counter without a number", port+"counters/port_rcv_data: many\n", false,

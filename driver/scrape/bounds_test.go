@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
+
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -115,7 +117,7 @@ func TestHostileMemory(t *testing.T) {
 	config := must.Get(ParseConfig([]byte(file), ""))(t)
 	var sources []*Source
 	for _, e := range config.Endpoints {
-		e.Timeout = time.Minute // the race detector takes its time
+		e.Timeout = model.Duration(time.Minute) // the race detector takes its time
 		s := must.Get(New(e, ""))(t)
 		s.now = c.now
 		sources = append(sources, s)

@@ -1,7 +1,6 @@
 package scrape
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,7 +33,6 @@ type rule struct {
 	partition string // see Metric.Partition
 	constant  driver.Labels
 	from      [driver.MaxLabels]string // names of labels of the series; "": the label is constant
-	created   bool                     // the value is the time at which the counter was zero
 }
 
 // Values of Metric.Combine.
@@ -60,8 +58,7 @@ type ruleset struct {
 	gpus   bool                  // a matcher uses the serial numbers of AMD GPUs
 }
 
-// compile returns the rules of an endpoint. The rule of a counter also applies to its _created
-// series (OpenMetrics).
+// compile returns the rules of an endpoint.
 func compile(e *Endpoint) (*ruleset, error) {
 	rules := &ruleset{byName: map[string][]rule{}, sizes: map[string][]*matcher{}}
 	whole, err := rules.matcher(&e.Match)
@@ -80,11 +77,6 @@ func compile(e *Endpoint) (*ruleset, error) {
 			}
 		}
 		rules.byName[m.Name] = append(rules.byName[m.Name], r)
-		if r.spec.Type == driver.Counter {
-			r.created = true
-			name := strings.TrimSuffix(m.Name, "_total") + "_created"
-			rules.byName[name] = append(rules.byName[name], r)
-		}
 	}
 	return rules, nil
 }
@@ -122,12 +114,9 @@ type collector struct {
 	answer   answer
 	matched  []bool                // metrics, by rank, that have a usable series
 	known    map[spelling]identity // cache of find
-	pair     []byte                // buffer for the values of two labels
 	sizes    map[*matcher]uint64   // number of parts of a device
 	text     map[string]string     // interned label values
 	bytes    int                   // size of known and text
-	created  map[key]time.Time     // time at which a counter was zero
-	refused  map[string]bool       // metrics whose type cannot be used
 	rejected driver.Rejections
 	unnamed  map[string]int // number of series whose label does not identify hardware, by label
 
@@ -146,8 +135,7 @@ func newCollector(e Endpoint, rules *ruleset, gpus *amdGPUs, now time.Time) *col
 		answer:  answer{values: map[key]value{}},
 		matched: make([]bool, len(e.Metrics)),
 		known:   map[spelling]identity{}, sizes: map[*matcher]uint64{},
-		text:    map[string]string{},
-		created: map[key]time.Time{}, refused: map[string]bool{}, rejected: driver.Rejections{},
+		text: map[string]string{}, rejected: driver.Rejections{},
 		unnamed: map[string]int{}, parts: map[key][]string{}, needed: map[key][]string{},
 	}
 }
@@ -158,37 +146,18 @@ func (c *collector) wants(name []byte) bool {
 
 func (c *collector) reject(reason driver.Reason) { c.rejected[reason]++ }
 
-// declare rejects histograms and summaries, which are not values of a quantity. Gauges, counters
-// and untyped metrics are not distinguished, since vendors confuse them.
-func (c *collector) declare(name []byte, kind string) {
-	switch kind {
-	case "histogram", "gaugehistogram", "summary":
-	default:
-		return
-	}
-	for _, wanted := range []string{string(name), string(name) + "_bucket"} {
-		if c.wants([]byte(wanted)) && !c.refused[wanted] {
-			c.refused[wanted] = true
-			c.reject(driver.ReasonType)
-		}
-	}
-}
-
 func (c *collector) add(s *sample) {
-	if c.refused[string(s.name)] {
-		return
-	}
-	for _, m := range c.rules.sizes[string(s.name)] {
-		if size, err := strconv.ParseUint(string(s.get(m.Per.Label)), 10, 31); err == nil && size > 0 {
+	for _, m := range c.rules.sizes[s.name] {
+		if size, err := strconv.ParseUint(s.labels.Get(m.Per.Label), 10, 31); err == nil && size > 0 {
 			c.sizes[m] = size
 		}
 	}
-	for i := range c.rules.byName[string(s.name)] {
-		r := &c.rules.byName[string(s.name)][i]
+	for i := range c.rules.byName[s.name] {
+		r := &c.rules.byName[s.name][i]
 		if !r.selects(s) {
 			continue
 		}
-		if reason := c.apply(r, s); reason != "" && !r.created {
+		if reason := c.apply(r, s); reason != "" {
 			c.reject(reason)
 		}
 	}
@@ -197,7 +166,7 @@ func (c *collector) add(s *sample) {
 // selects reports whether the labels of the series match the rule's Where.
 func (r *rule) selects(s *sample) bool {
 	for name, want := range r.where {
-		if string(s.get(name)) != want {
+		if s.labels.Get(name) != want {
 			return false
 		}
 	}
@@ -213,10 +182,6 @@ func (c *collector) apply(r *rule, s *sample) (reason driver.Reason) {
 	}
 	if k.labels, reason = c.labels(r, s); reason != "" {
 		return reason
-	}
-	if r.created {
-		c.putCreated(k, s.value)
-		return ""
 	}
 	v, reason := c.value(r, s)
 	if reason != "" {
@@ -255,12 +220,6 @@ func (c *collector) put(k key, v value) (reason driver.Reason) {
 	return ""
 }
 
-func (c *collector) putCreated(k key, seconds float64) {
-	if at, ok := fromSeconds(seconds); ok && at.Unix() > 0 && len(c.created) < c.bounds.series {
-		c.created[k] = at
-	}
-}
-
 // value scales the value of a sample, and checks its timestamp. A timestamp in the future is
 // ignored. A number that stands for "no value" stays as it is, so that it is recognized.
 func (c *collector) value(r *rule, s *sample) (v value, reason driver.Reason) {
@@ -290,8 +249,8 @@ func (c *collector) labels(r *rule, s *sample) (labels driver.Labels, reason dri
 		if name == "" {
 			continue
 		}
-		v := s.get(name)
-		if !r.spec.Labels[i].Accepts(string(v)) {
+		v := s.labels.Get(name)
+		if !r.spec.Labels[i].Accepts(v) {
 			return labels, driver.ReasonLabel
 		}
 		if labels[i], reason = c.bounded(v); reason != "" {
@@ -301,25 +260,19 @@ func (c *collector) labels(r *rule, s *sample) (labels driver.Labels, reason dri
 	return labels, ""
 }
 
-// bounded returns the interned label value, or the reason if it is too long.
-func (c *collector) bounded(b []byte) (string, driver.Reason) {
-	if len(b) > maxLabelValue {
+// bounded returns one copy of equal label values, or the reason if the value is too long.
+func (c *collector) bounded(v string) (string, driver.Reason) {
+	if len(v) > maxLabelValue {
 		return "", driver.ReasonLabel
 	}
-	return c.intern(b)
-}
-
-// intern returns the string. It keeps one copy of equal strings.
-func (c *collector) intern(b []byte) (string, driver.Reason) {
-	if s, ok := c.text[string(b)]; ok {
-		return s, ""
+	if _, ok := c.text[v]; !ok {
+		if !c.spend(len(v)) {
+			return "", driver.ReasonTooLarge
+		}
+		v = strings.Clone(v)
+		c.text[v] = v
 	}
-	if !c.spend(len(b)) {
-		return "", driver.ReasonTooLarge
-	}
-	s := string(b)
-	c.text[s] = s
-	return s, ""
+	return c.text[v], ""
 }
 
 // identify returns the hardware of a series. repeated reports whether it is the series of a
@@ -328,28 +281,27 @@ func (c *collector) intern(b []byte) (string, driver.Reason) {
 func (c *collector) identify(r *rule, s *sample) (id identity, repeated bool, reason driver.Reason) {
 	p := c.endpoint.Partition
 	part := p.of(s)
-	if part != nil && r.partition == "" {
+	if part != "" && r.partition == "" {
 		return identity{}, false, driver.ReasonPartition
 	}
 	m := r.match
-	b := s.get(m.Label)
-	for m.or != nil && !m.isName(b) {
+	v := s.labels.Get(m.Label)
+	for m.or != nil && !m.isName(v) {
 		m = m.or
-		b = s.get(m.Label)
+		v = s.labels.Get(m.Label)
 	}
-	if !m.isName(b) {
+	if !m.isName(v) {
 		c.unnamed[m.Label]++
 		return identity{}, false, driver.ReasonNoMatch
 	}
 	if m.With != "" {
-		c.pair = append(append(append(c.pair[:0], b...), '/'), s.get(m.With)...)
-		b = c.pair
+		v += "/" + s.labels.Get(m.With)
 	}
-	id, reason = c.find(m, b)
+	id, reason = c.find(m, v)
 	switch {
-	case part == nil || reason != "" || id.kind == "":
+	case part == "" || reason != "" || id.kind == "":
 	case p.Number != "":
-		id, reason = c.amdPartition(r, id, s.get(p.Number))
+		id, reason = c.amdPartition(r, id, s.labels.Get(p.Number))
 	case r.partition == partitionParent:
 		repeated = true
 	default:
@@ -359,7 +311,7 @@ func (c *collector) identify(r *rule, s *sample) (id identity, repeated bool, re
 }
 
 // partitionOf returns the partition with a number within its parent.
-func (c *collector) partitionOf(parent identity, number []byte) (identity, driver.Reason) {
+func (c *collector) partitionOf(parent identity, number string) (identity, driver.Reason) {
 	if parent.kind != MatchUUID && parent.kind != MatchPCI {
 		return identity{}, driver.ReasonPartition // Hardware.Parent is a UUID or a PCI address
 	}
@@ -372,8 +324,8 @@ func (c *collector) partitionOf(parent identity, number []byte) (identity, drive
 
 // amdPartition returns the partition with a number within an AMD GPU. AMD's exporter reports the
 // values of whole GPUs as those of partition 0, so that none is known to be partition 0's own.
-func (c *collector) amdPartition(r *rule, gpu identity, number []byte) (identity, driver.Reason) {
-	n, err := strconv.ParseUint(string(number), 10, 8)
+func (c *collector) amdPartition(r *rule, gpu identity, number string) (identity, driver.Reason) {
+	n, err := strconv.ParseUint(number, 10, 8)
 	switch {
 	case err != nil:
 		return identity{}, driver.ReasonNoMatch
@@ -390,18 +342,19 @@ func (c *collector) amdPartition(r *rule, gpu identity, number []byte) (identity
 }
 
 // find returns the hardware that a label value identifies.
-func (c *collector) find(m *matcher, b []byte) (identity, driver.Reason) {
-	if id, ok := c.known[spelling{m, string(b)}]; ok {
+func (c *collector) find(m *matcher, v string) (identity, driver.Reason) {
+	if id, ok := c.known[spelling{m, v}]; ok {
 		return id, ""
 	}
-	id, reason := m.identify(b, c.gpus)
+	v = strings.Clone(v) // apart from the line
+	id, reason := m.identify(v, c.gpus)
 	switch {
 	case reason != "":
 		return identity{}, reason
-	case !c.spend(len(b) + len(id.value)):
+	case !c.spend(len(v) + len(id.value)):
 		return identity{}, driver.ReasonTooLarge
 	}
-	c.known[spelling{m, string(b)}] = id
+	c.known[spelling{m, v}] = id
 	return id, ""
 }
 
@@ -414,8 +367,8 @@ func (c *collector) spend(n int) bool {
 	return true
 }
 
-// finish returns the collected values: without sums that lack a needed metric, with the values of
-// parts attributed to their devices, and with the creation times of counters.
+// finish returns the collected values: without sums that lack a needed metric, and with the values
+// of parts attributed to their devices.
 func (c *collector) finish() answer {
 	for k, needed := range c.needed {
 		missing := func(name string) bool { return !slices.Contains(c.parts[k], name) }
@@ -425,12 +378,6 @@ func (c *collector) finish() answer {
 	}
 	if len(c.rules.groups) > 0 {
 		c.regroup()
-	}
-	for k, at := range c.created {
-		if v, ok := c.answer.values[k]; ok {
-			v.since = at
-			c.answer.values[k] = v
-		}
 	}
 	return c.answer
 }
@@ -442,14 +389,12 @@ func (c *collector) regroup() {
 		if k.group == 0 {
 			continue
 		}
-		v, since := c.answer.values[k], c.created[k]
+		v := c.answer.values[k]
 		delete(c.answer.values, k)
 		reason := driver.ReasonNoMatch
 		if m := c.rules.groups[k.group-1]; c.sizes[m] > 0 {
 			k.identity = m.device(k.value, c.sizes[m])
-			if reason = c.put(k, v); !since.IsZero() {
-				c.created[k] = since
-			}
+			reason = c.put(k, v)
 		}
 		if reason != "" {
 			c.reject(reason)
@@ -457,14 +402,14 @@ func (c *collector) regroup() {
 	}
 }
 
-// of returns the label value that names the partition of a series, nil if it is not a partition's.
-func (p Partition) of(s *sample) []byte {
+// of returns the label value that names the partition of a series, "" if it is not a partition's.
+func (p Partition) of(s *sample) string {
 	if p.Label == "" {
-		return nil
+		return ""
 	}
-	v := s.get(p.Label)
-	if len(v) == 0 || slices.ContainsFunc(p.Whole, func(whole string) bool { return bytes.EqualFold(v, []byte(whole)) }) {
-		return nil
+	v := s.labels.Get(p.Label)
+	if slices.ContainsFunc(p.Whole, func(whole string) bool { return strings.EqualFold(v, whole) }) {
+		return ""
 	}
 	return v
 }

@@ -21,29 +21,32 @@ import (
 
 // The defaults and bounds of a configuration.
 const (
-	defaultInterval = 5 * time.Second
-	defaultTimeout  = 5 * time.Second // or the interval if that is shorter
-	minInterval     = time.Second
+	defaultInterval = model.Duration(5 * time.Second)
+	defaultTimeout  = model.Duration(5 * time.Second) // or the interval if that is shorter
+	defaultRefresh  = model.Duration(time.Minute)
+	minInterval     = model.Duration(time.Second)
 	maxConfigBytes  = 1 << 20 // a file that somebody named by mistake may have no end
 )
 
 // Config is a valid configuration.
-type Config struct{ Endpoints []Endpoint }
+type Config struct {
+	Endpoints []Endpoint `yaml:"endpoints"`
+}
 
 // Endpoint is the configuration of one exporter to scrape, including the defaults of its preset.
 type Endpoint struct {
-	Name     string
-	URL      string
-	Interval time.Duration
-	Timeout  time.Duration
-	// Refresh is the period at which the exporter updates its values; 0: for each scrape; nil: a
-	// minute.
-	Refresh   *time.Duration
-	Driver    string // DRA driver of the devices; "": any driver
-	Match     Match
-	Partition Partition
-	Metrics   []Metric // the first of several metrics for one reading has precedence
-	Client    config.HTTPClientConfig
+	Name     string         `yaml:"name"`
+	URL      string         `yaml:"url"`
+	Preset   string         `yaml:"preset"`
+	Interval model.Duration `yaml:"interval"`
+	Timeout  model.Duration `yaml:"timeout"`
+	// Refresh is the period at which the exporter updates its values; 0: for each scrape.
+	Refresh   model.Duration          `yaml:"refresh"`
+	Driver    string                  `yaml:"driver"` // DRA driver of the devices; "": any driver
+	Match     Match                   `yaml:"match"`
+	Partition Partition               `yaml:"partition"`
+	Metrics   []Metric                `yaml:"metrics"` // the first of several metrics for one reading has precedence
+	Client    config.HTTPClientConfig `yaml:",inline"`
 
 	endpoints int // number of endpoints in the configuration
 }
@@ -104,131 +107,73 @@ func Load(path string) (*Config, error) {
 // ParseConfig parses and validates a configuration. Relative paths in it are relative to dir; no
 // file is read. The error is one line that names the endpoint and the field.
 func ParseConfig(data []byte, dir string) (*Config, error) {
-	var file struct {
-		Endpoints []endpointFields `yaml:"endpoints"`
+	// The HTTP client settings need yaml/v2: their types implement its interfaces.
+	c := &Config{}
+	if err := yaml.UnmarshalStrict(data, c); err != nil {
+		return nil, errors.New(flatten(err.Error()))
 	}
-	// The HTTP client settings need yaml/v2: their defaults are set in its UnmarshalYAML.
-	if err := yaml.UnmarshalStrict(data, &file); err != nil {
-		return nil, oneLine(err)
-	}
-	if len(file.Endpoints) == 0 {
+	if len(c.Endpoints) == 0 {
 		return nil, errors.New("endpoints: missing")
 	}
-	c := &Config{}
 	seen := map[string]bool{}
-	for i, p := range file.Endpoints {
-		e, err := p.resolve(dir)
-		if err != nil {
-			return nil, fmt.Errorf("endpoint %s: %w", p.title(i), err)
+	for i := range c.Endpoints {
+		e := &c.Endpoints[i]
+		e.Timeout = cmp.Or(e.Timeout, min(e.Interval, defaultTimeout))
+		e.Client.SetDirectory(dir)
+		if err := e.check(); err != nil {
+			return nil, fmt.Errorf("endpoint %d, %.64q: %w", i+1, e.Name, err)
 		}
 		if seen[e.Name] {
-			return nil, fmt.Errorf("endpoint %q: name: duplicate", e.Name)
+			return nil, fmt.Errorf("endpoint %d, %q: name: duplicate", i+1, e.Name)
 		}
-		seen[e.Name] = true
-		e.endpoints = len(file.Endpoints)
-		c.Endpoints = append(c.Endpoints, e)
+		seen[e.Name], e.endpoints = true, len(c.Endpoints)
 	}
 	return c, nil
 }
 
-// oneLine returns a YAML error as one line, without names of Go types.
-func oneLine(err error) error {
-	var list *yaml.TypeError
-	if !errors.As(err, &list) {
-		return errors.New(flatten(err.Error()))
+// UnmarshalYAML sets the fields of the preset before those that the file has. The endpoint's own
+// metrics come before those of the preset and replace those with the same name.
+func (e *Endpoint) UnmarshalYAML(unmarshal func(any) error) error {
+	var file struct {
+		Preset string         `yaml:"preset"`
+		Fields map[string]any `yaml:",inline"`
 	}
-	lines := slices.Clone(list.Errors)
-	for i, line := range lines {
-		if at := strings.Index(line, " in type "); at >= 0 {
-			line = line[:at]
-		}
-		lines[i] = flatten(line)
-	}
-	return errors.New(strings.Join(lines, "; "))
-}
-
-func flatten(s string) string { return strings.Join(strings.Fields(s), " ") }
-
-// endpointFields is an endpoint as written in the file.
-type endpointFields struct {
-	Name      string                  `yaml:"name"`
-	URL       string                  `yaml:"url"`
-	Preset    string                  `yaml:"preset"`
-	Interval  string                  `yaml:"interval"`
-	Timeout   string                  `yaml:"timeout"`
-	Refresh   string                  `yaml:"refresh"`
-	Driver    *string                 `yaml:"driver"`
-	Match     *Match                  `yaml:"match"`
-	Partition *Partition              `yaml:"partition"`
-	Metrics   []Metric                `yaml:"metrics"`
-	Client    config.HTTPClientConfig `yaml:",inline"`
-}
-
-// title returns the name of the endpoint for an error, or its number if it has no name.
-func (p *endpointFields) title(i int) string {
-	if p.Name == "" {
-		return fmt.Sprintf("%d", i+1)
-	}
-	return fmt.Sprintf("%.64q", p.Name)
-}
-
-// resolve returns the valid endpoint, with the defaults of its preset.
-func (p *endpointFields) resolve(dir string) (Endpoint, error) {
-	e := Endpoint{Name: p.Name, URL: p.URL, Metrics: p.Metrics, Client: p.Client}
-	if p.Preset != "" {
-		if err := e.applyPreset(p.Preset); err != nil {
-			return Endpoint{}, err
-		}
-	}
-	if err := p.override(&e); err != nil {
-		return Endpoint{}, err
-	}
-	e.Client.SetDirectory(dir)
-	if err := e.check(); err != nil {
-		return Endpoint{}, err
-	}
-	return e, nil
-}
-
-// override replaces defaults of the preset by the endpoint's own fields.
-func (p *endpointFields) override(e *Endpoint) (err error) {
-	if e.Interval, err = duration("interval", p.Interval, defaultInterval); err != nil {
+	if err := unmarshal(&file); err != nil {
 		return err
 	}
-	if e.Timeout, err = duration("timeout", p.Timeout, min(e.Interval, defaultTimeout)); err != nil {
-		return err
-	}
-	if p.Refresh != "" {
-		refresh, err := duration("refresh", p.Refresh, 0)
+	*e = Endpoint{Interval: defaultInterval, Refresh: defaultRefresh}
+	if file.Preset != "" {
+		text, err := presets.ReadFile("presets/" + file.Preset + ".yaml")
 		if err != nil {
-			return err
+			return fmt.Errorf("preset: %.64q is not one of %s", file.Preset, strings.Join(presetNames(), ", "))
 		}
-		e.Refresh = &refresh
+		if err := yaml.UnmarshalStrict(text, e); err != nil {
+			return fmt.Errorf("preset: %s: %w", file.Preset, err)
+		}
 	}
-	if p.Driver != nil {
-		e.Driver = *p.Driver
+	if file.Fields["match"] != nil {
+		e.Match = Match{}
 	}
-	if p.Match != nil {
-		e.Match = *p.Match
+	if file.Fields["partition"] != nil {
+		e.Partition = Partition{}
 	}
-	if p.Partition != nil {
-		e.Partition = *p.Partition
+	preset := e.Metrics
+	e.Metrics = nil
+	type plain Endpoint
+	if err := unmarshal((*plain)(e)); err != nil {
+		return err
+	}
+	own := e.Metrics
+	for _, m := range preset {
+		if !slices.ContainsFunc(own, func(o Metric) bool { return o.Name == m.Name }) {
+			e.Metrics = append(e.Metrics, m)
+		}
 	}
 	return nil
 }
 
-// duration parses a duration in Prometheus's format, such as 500ms or 1m. An empty text means
-// otherwise.
-func duration(field, text string, otherwise time.Duration) (time.Duration, error) {
-	if text == "" {
-		return otherwise, nil
-	}
-	d, err := model.ParseDuration(text)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %s", field, flatten(err.Error()))
-	}
-	return time.Duration(d), nil
-}
+// flatten returns a text as one line.
+func flatten(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // check returns the first error in the endpoint.
 func (e *Endpoint) check() error {
@@ -277,14 +222,9 @@ func (e *Endpoint) checkMatch() error {
 	if err := e.Match.check(e.Driver); err != nil {
 		return fmt.Errorf("match: %w", err)
 	}
-	p := e.Partition
-	switch {
-	case p.Label != "" && !isLabelName(p.Label):
-		return fmt.Errorf("partition: label: %.64q is not a label name", p.Label)
+	switch p := e.Partition; {
 	case p.Label == "" && (len(p.Whole) > 0 || p.Number != ""):
 		return errors.New("partition: label: missing")
-	case p.Number != "" && !isLabelName(p.Number):
-		return fmt.Errorf("partition: number: %.64q is not a label name", p.Number)
 	case p.Number != "" && e.Match.Hardware != MatchSerial:
 		return errors.New("partition: number: only with match: hardware: serial")
 	}
@@ -309,17 +249,10 @@ func (e *Endpoint) checkMetrics() error {
 	return nil
 }
 
-// isLabelName and isMetricName report whether a name needs no quotes in the text format.
-func isLabelName(s string) bool {
-	return !strings.Contains(s, ":") && isMetricName(s)
-}
-
-func isMetricName(s string) bool { return s != "" && len(leadingName([]byte(s))) == len(s) }
-
 // rule validates the metric and returns its rule.
 func (m Metric) rule(rank int) (rule, error) {
-	if !isMetricName(m.Name) {
-		return rule{}, fmt.Errorf("name: %.64q is not a metric name", m.Name)
+	if m.Name == "" {
+		return rule{}, errors.New("name: missing")
 	}
 	quantity, ok := driver.Standard().Named(m.Quantity)
 	if spec := quantity.Spec(); !ok || spec.Internal {
@@ -351,15 +284,7 @@ func (m Metric) rule(rank int) (rule, error) {
 	case m.Combine != "" && r.spec.Type == driver.Counter:
 		return rule{}, fmt.Errorf("combine: %v is a counter, whose sum would fall when a series disappears", r.quantity)
 	}
-	for name := range m.Where {
-		if !isLabelName(name) {
-			return rule{}, fmt.Errorf("where: %.64q is not a label name", name)
-		}
-	}
-	if err := m.addLabels(&r); err != nil {
-		return rule{}, err
-	}
-	return r, nil
+	return r, m.addLabels(&r)
 }
 
 // addLabels sets the source of each label of the quantity. A label with a closed list of values
@@ -378,8 +303,6 @@ func (m Metric) addLabels(r *rule) error {
 		switch {
 		case isConstant && isFrom:
 			return fmt.Errorf("labels_from: %s is also in labels", l.Name)
-		case isFrom && !isLabelName(from):
-			return fmt.Errorf("labels_from: %s: %.64q is not a label name", l.Name, from)
 		case !isConstant && !isFrom && !l.Accepts(""):
 			return fmt.Errorf("labels: %v needs %s, one of %s", r.quantity, l.Name, strings.Join(l.Values, ", "))
 		case isConstant && !l.Accepts(constant):

@@ -174,7 +174,7 @@ func devices(t *testing.T, preset, more string) map[string]readings {
 	devices, rejected, err := inventory.ParseSlices(written, "node1")
 	must.That(t, err == nil && len(rejected) == 0, "slices: %v, rejected %v", err, rejected)
 	e := presetEndpoint(t, preset, more)
-	a, _ := collect(t, e, body, false)
+	a, _ := collect(t, e, body)
 	result := join.Join(join.Input{
 		Inventory: devices,
 		Sources:   []join.SourceSamples{{Name: "scrape", Samples: a.samples(a.sorted(), e.Driver, true)}},
@@ -210,7 +210,7 @@ func TestSharedUUID(t *testing.T) {
 			devices, _, err := inventory.ParseSlices([]byte(test.slices), "node1")
 			must.Do(t, err)
 			e := presetEndpoint(t, "gke-tpu-device-plugin", ", match: {label: uuid, hardware: uuid}")
-			a, _ := collect(t, e, []byte("duty_cycle_node{uuid=\""+uuid+"\"} 50\n"), false)
+			a, _ := collect(t, e, []byte("duty_cycle_node{uuid=\""+uuid+"\"} 50\n"))
 			samples := a.samples(a.sorted(), e.Driver, true)
 			must.That(t, len(samples) == 1 && len(samples[0].Readings) == 1, "samples %+v", samples)
 			matched := 0

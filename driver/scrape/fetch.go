@@ -103,16 +103,14 @@ func read(response *http.Response, v visitor) error {
 	default:
 		return malformed(fmt.Errorf("content encoding %.64q was not requested", encoding))
 	}
-	var content content
-	if media == protobufType {
-		content, err = parseProtobuf(body, v)
-	} else {
-		content, err = parseExposition(body, media == openMetricsType, v)
-	}
-	if err != nil {
+	found, err := parse(body, media, v)
+	switch {
+	case err != nil:
 		return unpacking(err)
+	case !found:
+		return driver.WithReason(driver.ReasonNoData, errors.New("response has none of the configured metrics"))
 	}
-	return content.check()
+	return nil
 }
 
 func malformed(err error) error { return driver.WithReason(driver.ReasonMalformed, err) }

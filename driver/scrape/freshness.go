@@ -1,14 +1,10 @@
 package scrape
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
-
-// assumedRefresh is the refresh period of an endpoint without other information.
-const assumedRefresh = time.Minute
 
 // freshness dates the values of an exporter. dcgm-exporter collects values every 30 s and repeats
 // them in between; node_exporter reads the kernel for each scrape.
@@ -21,11 +17,6 @@ const assumedRefresh = time.Minute
 type freshness struct {
 	refresh time.Duration // R
 	at      time.Time     // time of the last response
-}
-
-func newFreshness(e Endpoint) freshness {
-	assumed := assumedRefresh
-	return freshness{refresh: *cmp.Or(e.Refresh, &assumed)}
 }
 
 // date returns the time of measurement of the values of a response, given the time of the scrape,

@@ -13,45 +13,37 @@ import (
 func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 
 func TestFreshness(t *testing.T) {
-	zero, thirty := time.Duration(0), seconds(30)
 	type scrape struct {
 		at      int // seconds
 		changed bool
 	}
 	for _, test := range []struct {
-		name     string
-		endpoint Endpoint
-		scrapes  []scrape
-		want     []int // seconds
+		name    string
+		refresh int // seconds
+		scrapes []scrape
+		want    []int // seconds
 	}{
 		{
 			"fresh at each scrape",
-			Endpoint{Refresh: &zero},
+			0,
 			[]scrape{{0, true}, {5, false}, {10, false}, {15, true}},
 			[]int{0, 5, 10, 15},
 		},
 		{
 			"an equal answer is the old answer",
-			Endpoint{Refresh: &thirty},
+			30,
 			[]scrape{{0, true}, {5, false}, {25, false}, {30, true}, {35, false}},
 			[]int{0, 0, 0, 30, 30},
 		},
 		{
 			"idle for longer than R",
-			Endpoint{Refresh: &thirty},
+			30,
 			[]scrape{{0, true}, {30, false}, {35, false}, {40, false}, {41, true}},
 			[]int{0, 0, 5, 10, 41},
 		},
-		{
-			"nothing is known",
-			Endpoint{},
-			[]scrape{{0, true}, {60, false}, {65, false}},
-			[]int{0, 0, 5},
-		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			test.endpoint.Interval = seconds(5)
-			f := newFreshness(test.endpoint)
+			f := freshness{refresh: seconds(test.refresh)}
 			epoch := time.Unix(1e9, 0)
 			var got []int
 			for _, s := range test.scrapes {
@@ -66,17 +58,13 @@ func TestFreshness(t *testing.T) {
 // An exporter that refreshes every P, scraped every I ≤ P at any phase, with values that sometimes
 // stay equal: the time never goes back, is never later than the scrape, is never later than the
 // last refresh unless the values just changed, and never falls further behind than the refresh
-// period that can be known.
+// period.
 func TestFreshnessProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		period := seconds(rapid.IntRange(1, 55).Draw(t, "period"))
 		interval := seconds(rapid.IntRange(1, int(period/time.Second)).Draw(t, "interval"))
 		phase := time.Duration(rapid.Int64Range(0, int64(period)-1).Draw(t, "phase"))
-		e := Endpoint{Interval: interval}
-		if rapid.Bool().Draw(t, "given") {
-			e.Refresh = &period
-		}
-		f := newFreshness(e)
+		f := freshness{refresh: period}
 		epoch := time.Unix(1e9, 0)
 		values := map[int64]int{}
 		value := func(refresh int64) int {
@@ -106,9 +94,7 @@ func TestFreshnessProperties(t *testing.T) {
 				t.Fatalf("scrape %d: %v is in the future", i, at)
 			case at.After(driver.Later(epoch.Add(changedAt), refreshed)):
 				t.Fatalf("scrape %d: dated %v, refreshed %v, changed %v", i, at, refreshed, changedAt)
-			case epoch.Add(now).Sub(at) > assumedRefresh:
-				t.Fatalf("scrape %d: %v behind", i, epoch.Add(now).Sub(at))
-			case e.Refresh != nil && epoch.Add(now).Sub(at) > period:
+			case epoch.Add(now).Sub(at) > period:
 				t.Fatalf("scrape %d: %v behind, refresh period is %v", i, epoch.Add(now).Sub(at), period)
 			}
 			last = at

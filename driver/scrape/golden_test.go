@@ -1,7 +1,10 @@
 package scrape
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -44,7 +47,7 @@ func presetEndpoint(tb testing.TB, preset, more string) Endpoint {
 }
 
 // collect returns the answer that the endpoint makes of a body.
-func collect(tb testing.TB, e Endpoint, body []byte, openMetrics bool) (answer, driver.Rejections) {
+func collect(tb testing.TB, e Endpoint, body []byte, media ...string) (answer, driver.Rejections) {
 	tb.Helper()
 	rules := must.Get(compile(&e))(tb)
 	found := newAMDGPUs("")
@@ -52,7 +55,8 @@ func collect(tb testing.TB, e Endpoint, body []byte, openMetrics bool) (answer, 
 		found = gpus(tb)
 	}
 	c := newCollector(e, rules, found, testNow())
-	must.Get(parseExposition(bytes.NewReader(body), openMetrics, c))(tb)
+	_, err := parse(bytes.NewReader(body), cmp.Or(append(media, "text/plain")...), c)
+	must.That(tb, err == nil || errors.Is(err, bufio.ErrTooLong), "parse: %v", err)
 	a := c.finish()
 	a.date(answer{}, testNow(), testNow())
 	return a, c.rejected
@@ -83,9 +87,6 @@ func lines(samples []driver.Sample) string {
 			if !r.At.Equal(testNow()) {
 				fmt.Fprintf(&b, " at %s", r.At.UTC().Format(time.RFC3339Nano))
 			}
-			if !r.Since.IsZero() {
-				fmt.Fprintf(&b, " since %s", r.Since.UTC().Format(time.RFC3339Nano))
-			}
 			b.WriteByte('\n')
 		}
 	}
@@ -111,7 +112,7 @@ func TestGolden(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			body := must.Get(os.ReadFile(filepath.Join("testdata", name+".prom")))(t)
 			e := presetEndpoint(t, name, "")
-			a, rejected := collect(t, e, body, false)
+			a, rejected := collect(t, e, body)
 			samples := a.samples(a.sorted(), e.Driver, true)
 			expect.OK(t, drivertest.Validate(usable(samples), testNow()))
 			got := lines(samples) + fmt.Sprintf("rejected %v\n", rejected)
@@ -160,9 +161,9 @@ endpoints:
 	return c.Endpoints
 }
 
-func checkAnswer(t *testing.T, e Endpoint, body []byte, openMetrics bool) {
+func checkAnswer(t *testing.T, e Endpoint, body []byte, media string) {
 	t.Helper()
-	a, _ := collect(t, e, body, openMetrics)
+	a, _ := collect(t, e, body, media)
 	samples := a.samples(a.sorted(), e.Driver, true)
 	err := drivertest.Validate(usable(samples), testNow())
 	expect.That(t, err == nil, "endpoint %s: %v", e.Name, err)

@@ -1,7 +1,6 @@
 package scrape
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -57,15 +56,13 @@ func (m *Match) check(driverName string) error {
 		MatchDevice, MatchIndex, MatchNetDev, MatchNode, MatchPCI, MatchRDMA, MatchSerial, MatchUUID,
 	}
 	switch {
-	case !isLabelName(m.Label):
-		return fmt.Errorf("label: %.64q is not a label name", m.Label)
-	case m.With != "" && !isLabelName(m.With):
-		return fmt.Errorf("with: %.64q is not a label name", m.With)
+	case m.Label == "":
+		return errors.New("label: missing")
 	case !slices.Contains(kinds, m.Hardware):
 		return fmt.Errorf("hardware: %.64q is not one of %s", m.Hardware, strings.Join(kinds, ", "))
 	case driverName == "" && slices.Contains([]string{MatchDevice, MatchIndex, MatchSerial}, m.Hardware):
 		return fmt.Errorf("hardware: %s needs the field driver", m.Hardware)
-	case m.Per != (Per{}) && (!isMetricName(m.Per.Metric) || !isLabelName(m.Per.Label)):
+	case m.Per != (Per{}) && (m.Per.Metric == "" || m.Per.Label == ""):
 		return errors.New("per: needs a metric and a label")
 	}
 	if m.Or != nil {
@@ -104,16 +101,12 @@ type matcher struct {
 }
 
 // isName reports whether a label value identifies hardware, and is not a placeholder.
-func (m *matcher) isName(b []byte) bool {
-	if bytes.ContainsAny(b, "123456789") { // no placeholder has one
+func (m *matcher) isName(v string) bool {
+	if strings.ContainsAny(v, "123456789") { // no placeholder has one
 		return true
 	}
-	switch m.Hardware {
-	case MatchUUID, MatchSerial:
-		return !driver.IsPlaceholder(string(b))
-	default:
-		return len(b) > 0 && (b[0] < 'A' || !driver.IsPlaceholder(string(b)))
-	}
+	isNumber := m.Hardware != MatchUUID && m.Hardware != MatchSerial && v != "" && v[0] < 'A'
+	return isNumber || !driver.IsPlaceholder(v)
 }
 
 // identity identifies a piece of hardware. It is part of the key of each value, so that it is kept
@@ -132,11 +125,10 @@ func (i identity) compare(other identity) int {
 
 // identify returns the hardware that a label value identifies, normalized. If both the identity and
 // the reason are empty, the series does not match the pattern.
-func (m *matcher) identify(b []byte, gpus *amdGPUs) (identity, driver.Reason) {
-	if len(b) == 0 || len(b) > maxIdentity || !utf8.Valid(b) {
+func (m *matcher) identify(v string, gpus *amdGPUs) (identity, driver.Reason) {
+	if v == "" || len(v) > maxIdentity || !utf8.ValidString(v) {
 		return identity{}, driver.ReasonNoMatch
 	}
-	v := string(b)
 	if m.pattern != nil {
 		groups := m.pattern.FindStringSubmatch(v)
 		if groups == nil {

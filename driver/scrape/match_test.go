@@ -30,7 +30,7 @@ func TestMatch(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			e := parsed(t, "http://localhost/metrics", "\n  driver: gpu.example.com\n  match: {"+test.match+
 				"}\n  metrics: [{name: busy, quantity: utilization}]\n")
-			a, rejected := collect(t, e, []byte(test.series+"\n"), false)
+			a, rejected := collect(t, e, []byte(test.series+"\n"))
 			got := lines(a.samples(a.sorted(), "", true))
 			expect.That(t, (test.want != "" || got == "") && strings.Contains(got, test.want),
 				"samples %q, want %q", got, test.want)
@@ -58,17 +58,17 @@ func TestParts(t *testing.T) {
 		"driver=npu.example.com device=npu-2 uuid= pci= netdev=\n  utilization 1\n"
 	e := parsed(t, "http://localhost/metrics", fields)
 	for name, text := range map[string]string{"before": info + cores, "after": cores + info} {
-		a, rejected := collect(t, e, []byte(text), false)
+		a, rejected := collect(t, e, []byte(text))
 		diff := cmp.Diff(want, lines(a.samples(a.sorted(), e.Driver, true)))
 		expect.That(t, diff == "" && len(rejected) == 0, "%s: rejected %v, -want +got:\n%s", name, rejected, diff)
 	}
 	huge := info + "used{core=\"4\"} 1e15\nused{core=\"5\"} 1e15\n"
-	a, rejected := collect(t, e, []byte(huge), false)
+	a, rejected := collect(t, e, []byte(huge))
 	got := lines(a.samples(a.sorted(), e.Driver, true))
 	expect.That(t, strings.Contains(got, "memory_used 2e+15\n") && len(rejected) == 0,
 		"a sum that is too large: %s, rejected %v", got, rejected)
 	for _, text := range []string{cores, cores + "info{per_device=\"0\"} 1\n", cores + "info{per_device=\"x\"} 1\n"} {
-		a, rejected := collect(t, e, []byte(text), false)
+		a, rejected := collect(t, e, []byte(text))
 		expect.That(t, len(a.values) == 0 && rejected[driver.ReasonNoMatch] == 5,
 			"without their number: %v, rejected %v", a.values, rejected)
 	}
@@ -88,7 +88,7 @@ func TestAMDPartitions(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			series := strings.Replace(test.series, "MODE", `gpu_compute_partition_type="cpx",serial_number="692409005401"`, 1)
 			e := presetEndpoint(t, "amd-device-metrics-exporter", "")
-			a, rejected := collect(t, e, []byte(series+"\n"), false)
+			a, rejected := collect(t, e, []byte(series+"\n"))
 			got := lines(a.samples(a.sorted(), "", true))
 			expect.That(t, (test.want != "" || got == "" && len(rejected) == 1) && strings.Contains(got, test.want),
 				"samples %q, rejected %v, want %q", got, rejected, test.want)
@@ -170,7 +170,7 @@ func TestNeeds(t *testing.T) {
 		"used{u=\"a\"} 1\nfree{u=\"b\"} 2\n":                      "",
 	} {
 		e := parsed(t, "http://localhost/metrics", "\n  driver: d\n  match: {label: u, hardware: uuid}"+metrics)
-		a, _ := collect(t, e, []byte(text), false)
+		a, _ := collect(t, e, []byte(text))
 		got := lines(a.samples(a.sorted(), "", true))
 		expect.That(t, (want != "" || !strings.Contains(got, "memory_capacity")) && strings.Contains(got, want),
 			"%s: %q, want %q", text, got, want)

@@ -18,7 +18,7 @@ import (
 func TestInstances(t *testing.T) {
 	body := scrapetest.Exposition(dcgm(newClock()).Read(testNow())[1:])
 	e := presetEndpoint(t, "dcgm-exporter", "")
-	a, rejected := collect(t, e, body, false)
+	a, rejected := collect(t, e, body)
 	want := `driver=gpu.nvidia.com device= uuid=GPU-2 pci= netdev=
   power 90
   energy 90

@@ -68,7 +68,7 @@ func New(endpoint Endpoint, sysfs string) (*Source, error) {
 		return nil, fmt.Errorf("endpoint %q: %w", endpoint.Name, err)
 	}
 	return &Source{
-		endpoint: endpoint, client: client, rules: rules, now: time.Now, fresh: newFreshness(endpoint),
+		endpoint: endpoint, client: client, rules: rules, now: time.Now, fresh: freshness{refresh: time.Duration(endpoint.Refresh)},
 		gpus: newAMDGPUs(sysfs), matched: make([]bool, len(endpoint.Metrics)),
 	}, nil
 }
@@ -108,15 +108,15 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 // schedule sets the time of the next request to one interval after this one was due or, if that is
 // in the past, to one interval from now.
 func (s *Source) schedule(now time.Time) {
-	s.due = s.due.Add(s.endpoint.Interval)
-	if !s.due.After(now) {
-		s.due = now.Add(s.endpoint.Interval)
+	interval := time.Duration(s.endpoint.Interval)
+	if s.due = s.due.Add(interval); !s.due.After(now) {
+		s.due = now.Add(interval)
 	}
 }
 
 // refresh scrapes the endpoint and, on success, replaces the values.
 func (s *Source) refresh(ctx context.Context, now time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, s.endpoint.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.endpoint.Timeout))
 	defer cancel()
 	var unread error
 	if s.rules.gpus {
@@ -174,7 +174,7 @@ func (s *Source) Unmatched() []string {
 
 // samples returns new samples, which the caller owns.
 func (s *Source) samples(now time.Time) []driver.Sample {
-	limit := staleIntervals*s.endpoint.Interval + s.endpoint.Timeout
+	limit := time.Duration(staleIntervals*s.endpoint.Interval + s.endpoint.Timeout)
 	return s.answer.samples(s.order, s.endpoint.Driver, now.Sub(s.answered) <= limit)
 }
 
@@ -239,7 +239,6 @@ func (k key) compare(other key) int {
 type value struct {
 	value    float64
 	at       time.Time
-	since    time.Time
 	rank     uint16 // of its rule
 	own      bool   // at is the sample's own timestamp
 	repeated bool   // a partition's series repeats the value of its parent
@@ -294,8 +293,7 @@ func (a answer) differs(before answer) bool {
 }
 
 // date sets the time of the values that have no timestamp of their own to at. The time of a value
-// does not decrease, unless the wall clock was set back. A since after the time of its value is
-// dropped.
+// does not decrease, unless the wall clock was set back.
 func (a answer) date(before answer, at, now time.Time) {
 	for k, v := range a.values {
 		if !v.own {
@@ -303,9 +301,6 @@ func (a answer) date(before answer, at, now time.Time) {
 		}
 		if b, ok := before.values[k]; ok && v.at.Before(b.at) && !b.at.Round(0).After(now.Round(0)) {
 			v.at = b.at
-		}
-		if v.since.After(v.at) {
-			v.since = time.Time{}
 		}
 		a.values[k] = v
 	}
@@ -330,7 +325,7 @@ func (a answer) samples(order []key, driverName string, valid bool) []driver.Sam
 			continue
 		}
 		v, s := a.values[k], &out[len(out)-1]
-		all = append(all, driver.Reading{Quantity: k.quantity, Labels: k.labels, Value: v.value, At: v.at, Since: v.since})
+		all = append(all, driver.Reading{Quantity: k.quantity, Labels: k.labels, Value: v.value, At: v.at})
 		s.Readings = all[len(all)-len(s.Readings)-1 : len(all) : len(all)]
 	}
 	return out

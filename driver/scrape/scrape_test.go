@@ -232,36 +232,6 @@ func TestAnswerDiffers(t *testing.T) {
 	}
 }
 
-func TestCreated(t *testing.T) {
-	p := &page{}
-	p.handle(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/openmetrics-text; version=1.0.0")
-		io.WriteString(w, `# TYPE joules counter
-joules_created{UUID="a"} 1000000000.5
-joules_total{UUID="a"} 7 # {trace="x"} 1 1000000000
-joules_total{UUID="b"} 8
-joules_created{UUID="b"} 9e9
-# TYPE busy gauge
-busy{UUID="a"} 0.5
-busy_created{UUID="a"} 1000000000.5
-# EOF
-`)
-	})
-	s := source(t, serve(t, p), `
-  match: {label: UUID, hardware: uuid}
-  metrics:
-  - {name: joules_total, quantity: energy}
-  - {name: busy, quantity: utilization}
-`, testNow)
-	want := `driver= device= uuid=a pci= netdev=
-  utilization 0.5
-  energy 7 since 2001-09-09T01:46:40.5Z
-driver= device= uuid=b pci= netdev=
-  energy 8
-`
-	expect.Equal(t, "", want, lines(sampled(t, s)))
-}
-
 func TestRejected(t *testing.T) {
 	const fields = `
   match: {label: pci, hardware: pci}
@@ -271,7 +241,6 @@ func TestRejected(t *testing.T) {
   - {name: second, quantity: utilization}
   - {name: net, quantity: network_drops, labels_from: {direction: dir}}
   - {name: temp, quantity: temperature, labels_from: {sensor: s}}
-  - {name: shape, quantity: power}
   - {name: huge, quantity: energy, scale: 1e300}
 `
 	for _, test := range []struct {
@@ -296,14 +265,6 @@ func TestRejected(t *testing.T) {
 			driver.Rejections{driver.ReasonLabel: 1},
 		},
 		{"malformed", `first{pci="3b:00.0} 1`, "", driver.Rejections{driver.ReasonMalformed: 1}},
-		{
-			"histogram", "# TYPE shape histogram\nshape_bucket{pci=\"3b:00.0\"} 1\nshape_sum 1", "",
-			driver.Rejections{driver.ReasonType: 1},
-		},
-		{
-			"summary", "# TYPE shape summary\nshape{pci=\"3b:00.0\",quantile=\"0.5\"} 1", "",
-			driver.Rejections{driver.ReasonType: 1},
-		},
 		{"mistyped", "# TYPE first counter\nfirst{pci=\"3b:00.0\"} 1", "0000:3b:00.0 utilization 1", nil},
 		{
 			"twice", "first{pci=\"3b:00.0\"} 0.1\nfirst{pci=\"0000:3B:00.0\"} 0.2", "0000:3b:00.0 utilization 0.1",

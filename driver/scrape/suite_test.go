@@ -111,7 +111,7 @@ func BenchmarkSample(b *testing.B) {
 	before := answer{}
 	for b.Loop() {
 		c := newCollector(e, rules, newAMDGPUs(""), testNow())
-		must.Get(parseExposition(strings.NewReader(body.String()), false, c))(b)
+		must.Get(parse(strings.NewReader(body.String()), "text/plain", c))(b)
 		a := c.finish()
 		a.date(before, testNow(), testNow())
 		before = a

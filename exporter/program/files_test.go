@@ -3,9 +3,6 @@ package program
 import (
 	"bytes"
 	"context"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -175,24 +172,5 @@ func TestBadFilesHasAllFlags(t *testing.T) {
 			continue
 		}
 		check(c.Name+" ", c.Flags)
-	}
-}
-
-// If an exporter gives top an unexpected answer, the error is one line that names the exporter.
-func TestTopBadAnswers(t *testing.T) {
-	for name, answer := range map[string]http.HandlerFunc{
-		"a page":    func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>\n<p>\n") },
-		"none":      http.NotFound,
-		"half":      func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"time":`) },
-		"cut off":   func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-		"of others": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `["a",`+"\n"+`"b"]`) },
-	} {
-		server := httptest.NewServer(answer)
-		var stdout, stderr bytes.Buffer
-		status := Run(t.Context(), []string{"top", "--once", "--url=" + server.URL}, nil, &stdout, &stderr)
-		server.Close()
-		said := stderr.String()
-		expect.That(t, status == exitFailure && strings.Count(said, "\n") == 1 && strings.Contains(said, server.URL),
-			"%s: exit status %d, want %d and one line that names %s: %s", name, status, exitFailure, server.URL, said)
 	}
 }

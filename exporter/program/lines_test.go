@@ -2,22 +2,15 @@ package program
 
 import (
 	"bytes"
-	"context"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
-	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/test/expect"
-	"github.com/dra-exporter/dra-exporter/test/live"
-	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // gate is a writer that blocks until it is opened.
@@ -73,49 +66,4 @@ func TestLogNeverWaits(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The program serves, samples and ends although it logs each tick to a full pipe that nobody reads.
-func TestFullPipeForTheLog(t *testing.T) {
-	var ends [2]int
-	must.Do(t, syscall.Pipe2(ends[:], syscall.O_CLOEXEC))
-	reader, full := os.NewFile(uintptr(ends[0]), "reader"), os.NewFile(uintptr(ends[1]), "log")
-	must.Do(t, syscall.SetNonblock(ends[1], true))
-	for {
-		if _, err := syscall.Write(ends[1], make([]byte, 4096)); err != nil {
-			break
-		}
-	}
-	must.Do(t, syscall.SetNonblock(ends[1], false))
-	address := live.FreeAddress(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	status := make(chan int)
-	dir := t.TempDir()
-	go func() {
-		status <- Run(ctx, []string{
-			"--kube=off", "--web.last-scrape-timeout=0s", "--log.level=debug",
-			"--kubelet.root=" + dir, "--path.podlogs=" + dir,
-			"--web.listen-address=" + address, "--path.procfs=" + dir, "--path.sysfs=" + dir,
-		}, nil, io.Discard, full)
-	}()
-	for seen := map[string]bool{}; len(seen) < 3; time.Sleep(10 * time.Millisecond) {
-		url := "http://" + address + "/metrics"
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
-		must.Do(t, err)
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			continue
-		}
-		body, err := io.ReadAll(response.Body)
-		_ = response.Body.Close()
-		if _, after, found := strings.Cut(string(body), "\ndra_exporter_snapshot_timestamp_seconds "); found && err == nil {
-			at, _, _ := strings.Cut(after, "\n")
-			seen[at] = true
-		}
-	}
-	http.DefaultClient.CloseIdleConnections()
-	cancel()
-	expect.Is(t, <-status, exitOK, "exit status")
-	_ = reader.Close() // this ends the write that blocks
-	_ = full.Close()
 }

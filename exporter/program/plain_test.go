@@ -148,11 +148,14 @@ func TestTopIsPlain(t *testing.T) {
 	}
 }
 
-// Errors that an answer causes have no control characters.
+// Errors that an answer causes are one line that names the exporter, without control characters.
 func TestErrorsOfTopArePlain(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	for _, answer := range []string{
 		"HTTP/1.1 500 " + hostile + "\n\n",
+		"HTTP/1.1 404 Not Found\r\n\r\n",
+		"HTTP/1.1 200 OK\r\n\r\n<html>\n<p>\n",
+		"HTTP/1.1 200 OK\r\n\r\n[\"a\",\n\"b\"]",
 		hostile + "\n\n",
 		"HTTP/1.1 200 OK\r\n\r\n{\"devices\":[{\"a\x1b[2Jb\u009b31mc\":1,}]}",
 		"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/" + hostile + "\r\n\r\n",
@@ -161,7 +164,7 @@ func TestErrorsOfTopArePlain(t *testing.T) {
 		stdout.Reset()
 		stderr.Reset()
 		status := Run(t.Context(), []string{"top", "--once", "--url=" + url}, nil, &stdout, &stderr)
-		expect.That(t, status == exitFailure, "exit status %d for %q", status, answer)
+		expect.That(t, status == exitFailure && strings.Contains(stderr.String(), url), "exit status %d for %q: %s", status, answer, &stderr)
 		for _, out := range []string{stdout.String(), stderr.String()} {
 			i := strings.IndexFunc(out, unicode.IsControl)
 			expect.That(t, i < 0 || i == len(out)-1, "for %q: %q", answer, out)

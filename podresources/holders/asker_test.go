@@ -111,21 +111,6 @@ func TestKubeletRestartsDuringAQuestion(t *testing.T) {
 	}
 }
 
-// An answer counts as of the time of its request, no matter how long it takes: an end that was
-// noticed in between is later.
-func TestAnswerIsAsOfItsQuestion(t *testing.T) {
-	o := newAskerTest("a")
-	var asked time.Time
-	o.listing.asked = func() {
-		asked = o.now
-		o.Book.PodDeleted("a-uid", o.now)
-		o.now = o.now.Add(2 * time.Second)
-	}
-	got, holders, known, err := o.observe(t)
-	expect.That(t, err == nil && holders == 0 && known.Equal(asked) && got.Took == 2*time.Second,
-		"got %+v, %d holders as of %v, %v, want none as of %v", got, holders, known, err, asked)
-}
-
 // The kubelet is not asked at every tick, but immediately when a sign arrives, and once again
 // afterwards, since the first answer may be too early.
 func TestAskerSparesTheKubelet(t *testing.T) {
@@ -153,26 +138,4 @@ func TestAskerSparesTheKubelet(t *testing.T) {
 	if got := asked(40); got != 1 {
 		t.Errorf("the kubelet was asked %d times more in 800 ms, want 1", got)
 	}
-}
-
-// While pods are watched and nothing changes, the kubelet is not asked. The cgroups are read as
-// before.
-func TestAskerReadsCgroups(t *testing.T) {
-	o := newAskerTest("a")
-	observe := func(asks bool, want int) {
-		t.Helper()
-		got, holders, _, err := o.observe(t)
-		expect.That(t, holders == want && err == nil && got.Asked == asks,
-			"asked %v, %d holders, %v, want %v, %d", got.Asked, holders, err, asks, want)
-	}
-	observe(true, 1)
-	o.listing.pods = []*v1.PodResources{holding("b")}
-	o.states["a-uid"] = podresources.CgroupAlive
-	observe(true, 2)
-	o.Book.Watching(o.now, o.now)
-	o.now = o.now.Add(catchUp)
-	observe(true, 2)
-	observe(false, 2)
-	o.states["a-uid"] = podresources.CgroupGone
-	observe(false, 1)
 }

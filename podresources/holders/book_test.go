@@ -8,7 +8,6 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
-	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // answerOf returns the answer of a node with these numbers of devices and pods, and the objects of
@@ -52,25 +51,6 @@ func sameHoldings(a, b *Holdings) bool {
 	return len(a.Allocations) == len(b.Allocations) && &a.Allocations[0] == &b.Allocations[0]
 }
 
-// As long as the answers are equal and no other evidence arrives, the holdings are the same slices:
-// nothing is decided again. Another answer makes the book decide again.
-func TestSameEvidenceIsDecidedOnce(t *testing.T) {
-	b, answer := fullBook(64, 500)
-	first, signs := b.Holds(at(3), time.Time{})
-	again := *answer
-	again.Asked = at(1000)
-	expect.That(t, b.Answered(&again), "the same answer is not believed")
-	second, later := b.Holds(at(1001), time.Time{})
-	expect.That(t, sameHoldings(&first, &second), "the same answer is decided again")
-	if !signs.At.Equal(at(2)) || !later.At.Equal(at(1000)) {
-		t.Errorf("it is known until %v, then %v", signs.At.Sub(at(0)), later.At.Sub(at(0)))
-	}
-	again.Pods = maps.Clone(answer.Pods)
-	b.Answered(&again)
-	third, _ := b.Holds(at(1002), time.Time{})
-	expect.That(t, !sameHoldings(&third, &second), "another answer is not decided")
-}
-
 // Evidence without news does not make the book decide again: repeated events, claims that are read
 // again, and the states of cgroups while a pod ends.
 func TestNoNewsIsDecidedOnce(t *testing.T) {
@@ -109,21 +89,6 @@ func TestNoNewsIsDecidedOnce(t *testing.T) {
 		event(ms + 2)
 		now, _ := b.Holds(at(ms+3), time.Time{})
 		expect.That(t, sameHoldings(&now, &before), "%s: it is decided again", name)
-	}
-}
-
-// News of an end take 0.2 s to arrive. A view that is made in between does not reach beyond the
-// end, and is not much older than that.
-func TestNewsOnItsWay(t *testing.T) {
-	n := newNode(t)
-	n.Watching(n.now, n.now)
-	n.now = n.now.Add(2 * catchUp)
-	n.answer(0, held("gpu-0", "a"))
-	ended := n.now.Add(time.Second)
-	n.now = ended.Add(200*time.Millisecond - 1)
-	must.That(t, n.Quiet(n.now), "the kubelet is asked")
-	if _, signs := n.Holds(n.now, time.Time{}); signs.At.After(ended) || n.now.Sub(signs.At) > time.Second/2 {
-		t.Errorf("it is known until %v after the end, of which there is no news yet", signs.At.Sub(ended))
 	}
 }
 

@@ -1,7 +1,6 @@
 package holders
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -174,21 +173,6 @@ func TestPodOfTheNameOfADeletedOne(t *testing.T) {
 		answers(3, "a").hold().answers(5, "a").hold("").changed(6, podOf("a", "new")).hold("new")
 }
 
-// The same after a pod that had ended and was no longer listed, and whose deletion was not
-// reported.
-func TestPodOfTheNameOfOneThatIsOver(t *testing.T) {
-	old := podOf("a", "old")
-	newStory(t).changed(1, old).answers(2, "a").changed(3, ended(old)).hold("old").answers(4).hold().
-		answers(5, "a").hold("")
-}
-
-// The same after a pod that the kubelet ended. By its last status, a container still ran. Then its
-// cgroup was removed.
-func TestPodOfTheNameOfOneWhoseCgroupIsGone(t *testing.T) {
-	old := podOf("a", "old")
-	newStory(t).changed(1, old).answers(2, "a").changed(3, ends(old)).lacks(4, "old").hold().answers(5, "a").hold("")
-}
-
 // A pod that has ended stays ended when the kubelet has restarted and no longer knows it, and the
 // API server, which was away, still reports it as running. The next pod of the name is another one,
 // even before its object is known. The ended one is forgotten after some time. Found by the
@@ -219,13 +203,6 @@ func TestFinishedPodIsNotRelisted(t *testing.T) {
 	}
 }
 
-// A claim that was read before its pod was deleted is still reserved for that pod. The next pod of
-// the name does not get the deleted UID from it.
-func TestOldReservationNamesNoDeletedPod(t *testing.T) {
-	newStory(t).changed(1, podOf("a", "old")).answers(2, "a").reserves(2, "c", "gpu-a", "old").
-		deleted(3, "old").answers(4, "a").hold("")
-}
-
 // The only claim that the kubelet lists for a pod has the pod's only unknown name.
 func TestNameOfTheOnlyClaim(t *testing.T) {
 	for claims, want := range map[string]string{"mine=": "mine", "known=c2 mine=": "mine", "other= mine=": ""} {
@@ -241,17 +218,6 @@ func TestStaticPodComesBackAfterItsCgroup(t *testing.T) {
 	newStory(t).changed(1, pod).answers(2, "a").deleted(3, staticUID).changed(3, ended(pod)).lacks(4, staticUID).hold().
 		changed(5, pod).answers(6, "a").hold(staticUID)
 	newStory(t).deleted(1, staticUID).changed(2, pod).answers(3, "a").hold(staticUID)
-}
-
-// A pod ended while the kubelet did not answer. When the kubelet then gives the same answer as
-// before, the name holds again: another pod may have it.
-func TestSameAnswerAfterAPodHadEnded(t *testing.T) {
-	s := newStory(t).changed(1, podOf("a", "old"))
-	answer := s.answer(2, "a")
-	again := *answer
-	again.Asked = second(5)
-	s.answered(answer).NotAnswered(map[string]podresources.CgroupState{"old": podresources.CgroupGone}, second(3))
-	s.hold().deleted(4, "old").changed(4, podOf("a", "new")).answered(&again).hold("new")
 }
 
 // A hold that comes back does not begin before its previous end, even if an earlier sign exists and
@@ -271,30 +237,6 @@ func TestHoldsOfAPodFollowEachOther(t *testing.T) {
 		again.Holders[0].UID, again.CDI = back, a.CDI
 		d.view = d.Date([]Allocation{again}, Signs{At: second(5), Changes: []Change{written, removed}}, second(5))
 		d.expect(t, "it is back", "gpu-a a [1500, 4000)", "gpu-a a [4000, -)")
-	}
-}
-
-// A pod has ended if its cgroup is gone, or if the kubelet that had listed it no longer does: a pod
-// with its name is another one. After a restart of the kubelet it may be the same pod.
-func TestPodThatEndedDoesNotComeBackByItsName(t *testing.T) {
-	for name, c := range map[string]struct {
-		lacks podresources.Instance // the kubelet that does not list it, and then lists the name
-		gone  string                // the UID whose cgroup is gone
-		want  string
-	}{
-		"the same kubelet":                   {lacks: "1"},
-		"cgroup gone":                        {lacks: "2", gone: "old"},
-		"a kubelet that did not know it yet": {lacks: "2", want: "old"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStory(t)
-			s.Book = NewBook(time.Second, nil)
-			s.changed(1, served(podOf("a", "old"))).answers(2, "a").hold("old").of(c.lacks)
-			for asked := 3; asked < 6; asked++ {
-				s.lacks(asked, c.gone)
-			}
-			s.hold().answers(7, "a").hold(c.want)
-		})
 	}
 }
 
@@ -335,28 +277,12 @@ func TestPodThatWasReplacedDuringARestart(t *testing.T) {
 		of("2").answers(4).changed(6, createdAt(podOf("a", "new"), 5)).answers(7, "a").hold("new")
 }
 
-// The API server has the next pod of a name before the kubelet has dropped the previous one. When
-// the kubelet no longer lists the name, this does not end the next pod.
-func TestServerIsAheadOfTheKubelet(t *testing.T) {
-	newStory(t).changed(1, served(podOf("a", "old"))).answers(2, "a").deleted(3, "old").
-		changed(4, waits(createdAt(served(podOf("a", "new")), 4))).answers(5, "a").answers(6).is("new", Bound).
-		answers(7, "a").hold("new")
-}
-
 // A pod was ending, while its containers ran, when the watch of the kubelet's pods broke. It has
 // ended when neither the kubelet's next list nor its next answer contains it.
 func TestPodThatEndedBetweenTwoWatches(t *testing.T) {
 	pod := podOf("a", "uid")
 	newStory(t).changed(1, pod).answers(2, "a").changed(3, ends(pod)).listed(5, true, podOf("exporter", "exporter")).
 		answers(6).is("uid", Ended)
-}
-
-// An answer that was requested before the pod's object arrived does not disprove that object.
-func TestOlderAnswerEndsNoPod(t *testing.T) {
-	s := newStory(t)
-	first := s.answer(1, "a")
-	first.UIDs = map[Pod]string{podNamed("a"): "uid"} // by its log folder
-	s.answered(first).changed(5, podOf("a", "uid")).answers(4).is("uid", Running)
 }
 
 // A pod that waits to be bound is not the pod of its name that the kubelet lists.
@@ -366,31 +292,6 @@ func TestNominatedPodOfAListedName(t *testing.T) {
 	s := newStory(t).changed(1, podOf("a", "old"))
 	s.NominatedChanged(next, second(2))
 	s.answers(3, "a").hold("old").deleted(4, "old").answers(5, "a").hold("new")
-}
-
-// Which pod has a name changes with an answer that shows that the pod before it has ended.
-func TestNextPodHasTheNameAtOnce(t *testing.T) {
-	next := waits(createdAt(served(podOf("a", "new")), 2))
-	next.Nominated = true
-	s := newStory(t).changed(1, podOf("a", "old"))
-	s.NominatedChanged(next, second(2))
-	expect.Equal(t, "while the first one runs", "old", s.answers(3, "a").UID(podNamed("a")))
-	expect.Equal(t, "when it has ended", "new", s.lacks(4, "").UID(podNamed("a")))
-}
-
-// Of three pods of a name, one is the newest in whatever order they are compared: a bound one that
-// lives is newer than one that waits, but an ended one that was created later is newer than it.
-func TestNewestOfThreePods(t *testing.T) {
-	e, name := &NewBook(grace, nil).evidence, podNamed("a")
-	for i, state := range []State{Running, Ended, Waiting} {
-		e.add(&pod{PodFacts: createdAt(PodFacts{Pod: name, UID: state.String()}, i), state: state})
-	}
-	for of := e.named[name]; ; {
-		expect.Equal(t, fmt.Sprint(of), "waiting", e.uidOf(name))
-		if of[0], of[1], of[2] = of[1], of[2], of[0]; of[0] == "running" {
-			break
-		}
-	}
 }
 
 // The API server has the next pod of a name, which never starts. Then the API server is away. The
@@ -431,23 +332,6 @@ func TestPodThatARestartedKubeletDoesNotKnowYet(t *testing.T) {
 	}
 }
 
-// A restarted kubelet may list only one pod of the API server in its first answer. The absence of
-// the others is believed from answers that are requested two seconds later.
-func TestRestartedKubeletIsGivenTimeFromItsFirstAnswer(t *testing.T) {
-	s := newStory(t).changed(1, podOf("a", "uid")).answers(2, "a").of("2")
-	first := s.answer(5, "b")
-	first.Arrived = second(7)
-	s.answered(first).answers(8, "b").hold("uid", "").answers(9, "b").hold("")
-}
-
-// The grace period starts again when the kubelet restarts again.
-func TestKubeletRestartsTwice(t *testing.T) {
-	s := newStory(t)
-	s.Book = NewBook(10*time.Second, nil)
-	s.changed(1, podOf("a", "uid")).answers(2, "a").of("2").answers(3).of("3").answers(12).answers(21).hold("uid").
-		answers(22).hold()
-}
-
 // An answer that was requested before the next pod of a name was seen lists the previous one,
 // although the news of the deletion arrives later.
 func TestOldAnswerIsOfThePodBefore(t *testing.T) {
@@ -466,17 +350,6 @@ func TestLastPodEndsForARestartedKubelet(t *testing.T) {
 	s.Watching(second(3), second(3)) // the one that has restarted, before it answers
 	s.empty(4).empty(5).empty(6).hold()
 	before().changed(3, ended(pod)).empty(4).empty(5).empty(6).hold("uid")
-}
-
-// An answer that was requested before the next pod of a name was seen lists the devices of that
-// pod. It keeps them when the kubelet no longer answers and the cgroup of the previous pod is
-// removed.
-func TestNextPodHoldsWhileTheKubeletIsAway(t *testing.T) {
-	s := newStory(t).changed(1, podOf("a", "old")).deleted(4, "old").
-		changed(5, usesClaim(createdAt(podOf("a", "new"), 4), "c")).answers(3, "a").hold("new")
-	s.NotAnswered(map[string]podresources.CgroupState{"old": podresources.CgroupGone}, second(7))
-	s.now = 8
-	s.hold("new")
 }
 
 // A pod has ended, and the kubelet lists the next one of its name. The news of the deletion of the
@@ -502,17 +375,5 @@ func TestLastPodEndsWhileTheWatchIsBroken(t *testing.T) {
 			newStory(t).changed(1, podOf("a", "uid")).answers(2, "a").listed(c.list, true).of(c.kubelet).
 				empty(5).hold(c.want...).empty(6).hold(c.want...).empty(7).hold(c.want...)
 		})
-	}
-}
-
-// The last pods of the node are deleted while the watch of the API server is broken. The API
-// server's next list, without any pod, proves it even before the kubelet's answers do. The
-// kubelet's own list does not prove it.
-func TestListWithoutAnyPod(t *testing.T) {
-	for local, want := range map[bool][]string{false: nil, true: {"uid"}} {
-		pod := podOf("a", "uid")
-		pod.Local = local
-		newStory(t).changed(1, pod).answers(2, "a").listed(3, local).hold(want...).answers(4, "a").hold(want...).
-			empty(5).hold(want...)
 	}
 }

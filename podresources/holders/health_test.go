@@ -1,29 +1,11 @@
 package holders
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 )
-
-// The recorded pods have the health of the devices in the recorded answer, by the CDI names that
-// belong to one device.
-func TestRecordedHealth(t *testing.T) {
-	node := recordedNode(t)
-	multi := slices.IndexFunc(node.pods, func(p PodFacts) bool { return p.Pod == Pod{Namespace: "team-a", Name: "multi"} })
-	node.pods = node.pods[multi : multi+1]
-	node.pods[0].Health[2].Health = driver.HealthBad // gpu-3
-	got := map[string]string{}
-	for _, a := range node.holdings().Allocations {
-		if a.Health != driver.HealthNone {
-			got[a.Device.Device] = a.Health.String()
-		}
-	}
-	want := map[string]string{"gpu-1": "healthy", "gpu-2": "healthy", "gpu-3": "unhealthy"}
-	expect.Equal(t, "", want, got)
-}
 
 func TestHealth(t *testing.T) {
 	claimed := func(device string, cdi ...string) Allocation {

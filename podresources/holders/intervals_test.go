@@ -159,20 +159,6 @@ func TestDoubts(t *testing.T) {
 	}
 }
 
-// The end of a pod's processes does not end its hold.
-func TestProcessesEnd(t *testing.T) {
-	d := datesTest{all: []Change{{At: at(2700), Gone: true, PodUID: "uid-p"}}}
-	d.call(0, uids(held("gpu-0", "p")))
-	for ms := 1000; ms <= 3000; ms += 1000 {
-		d.call(ms, uids(held("gpu-0", "p", "q")))
-		d.expect(t, "both hold", "gpu-0 p [-, -)", "gpu-0 q [500, -)")
-	}
-	expectTime(t, "left", d.view.Allocations[0].Holders[0].Hold.Left, 2700)
-	d.call(4000, uids(held("gpu-0", "q")))
-	d.expect(t, "one is not listed", "gpu-0 p [-, 3500)", "gpu-0 q [500, -)")
-	expectTime(t, "left", d.view.Ended[0].Holders[0].Hold.Left, 2700)
-}
-
 // A hold continues when its share becomes known.
 func TestShareIsKnownLater(t *testing.T) {
 	for _, pending := range []bool{false, true} {
@@ -408,20 +394,6 @@ func TestWanted(t *testing.T) {
 func resumed(a podresources.Allocation, pod podresources.Pod, uid string) podresources.Allocation {
 	a.Holders = []podresources.Holder{{Pod: pod, UID: uid, Hold: &podresources.Hold{From: at(-5000)}}}
 	return a
-}
-
-// Devices that were held before the first answer were prepared at an unknown time, and so were
-// those whose preparation an earlier process may have seen.
-func TestPreparedBefore(t *testing.T) {
-	var d datesTest
-	d.call(0, held("gpu-0", "p"))
-	d.call(1000, held("gpu-0", "p"))
-	expectTime(t, "held from the beginning", d.view.Allocations[0].Holders[0].Hold.Prepared, 0)
-	d = datesTest{}
-	a := held("gpu-0", "p")
-	d.Resume([]podresources.Allocation{resumed(a, a.Holders[0].Pod, "")}, at(0))
-	d.call(1000, a)
-	expectTime(t, "resumed", d.view.Allocations[0].Holders[0].Hold.Prepared, 0)
 }
 
 // After a restart, a monitor with admin access owns nothing either, although the API server has not

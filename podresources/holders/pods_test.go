@@ -100,66 +100,6 @@ func TestDeletedPodStaysDeleted(t *testing.T) {
 	}
 }
 
-// A pod is deleted by force, and the kubelet reports its deletion only after that of the pod that
-// replaced it. In between it holds nothing, whether the kubelet's last list has the second pod or a
-// third one: the API server no longer has an object of the first one.
-func TestReplacedPodHoldsNothing(t *testing.T) {
-	first := running("set-0", "1", 0)
-	first.Claims = named("c=of-first")
-	replacedBy := func(n *node, uid string, created int) { n.PodChanged(running("set-0", uid, created), second(1)) }
-	const listed, notListed = true, false
-	both := func(n *node) {
-		replacedBy(n, "2", 1)
-		n.PodChanged(ended(first), second(2))
-	}
-	for what, tc := range map[string]struct {
-		do   func(n *node)
-		name bool // it is listed
-		want int
-	}{
-		"it runs":             {func(*node) {}, listed, 1},
-		"it has ended":        {func(n *node) { n.PodChanged(ended(first), second(2)) }, notListed, 0},
-		"and is listed":       {func(n *node) { n.PodChanged(ended(first), second(2)) }, listed, 1},
-		"the second is there": {both, listed, 0},
-		"created as it ended": {func(n *node) { n.PodChanged(ended(first), second(2)); replacedBy(n, "2", 0) }, listed, 0},
-		"the second is gone":  {func(n *node) { both(n); n.PodDeleted("2", second(3)) }, listed, 0},
-		"and not listed":      {func(n *node) { both(n); n.PodDeleted("2", second(3)) }, notListed, 0},
-		"gone before the first": {func(n *node) {
-			replacedBy(n, "2", 1)
-			n.PodDeleted("2", second(2))
-			n.PodChanged(ended(first), second(2))
-		}, listed, 0},
-		"the watch began anew meanwhile": {func(n *node) {
-			n.PodsListed([]PodFacts{running("set-0", "2", 1)}, true, second(2))
-			n.PodChanged(ended(first), second(3))
-			n.PodDeleted("2", second(4))
-		}, listed, 0},
-		"the second's clock was set back": {func(n *node) {
-			replacedBy(n, "2", -1)
-			n.PodChanged(ended(first), second(2))
-			n.PodDeleted("1", second(3))
-		}, listed, 0},
-	} {
-		t.Run(what, func(t *testing.T) {
-			n := newNode(t)
-			n.PodChanged(first, second(0))
-			n.ClaimRead(Claim{Namespace: "ns", Name: "of-first"}, ClaimFacts{
-				Results: []ClaimResult{{Device: deviceNamed("a")}}, Reserved: map[string]string{"1": "set-0"}, Read: second(0),
-			})
-			n.others = []string{"exporter", "set-0"}
-			n.answerTo(second(1))
-			tc.do(n)
-			if !tc.name {
-				n.others = []string{"exporter"}
-			}
-			n.answerTo(second(5))
-			held, _ := n.Holds(second(5), time.Time{})
-			expect.Is(t, countHolders(held.Allocations), tc.want, "holders: %+v", held)
-			expect.That(t, n.UID(podNamed("set-0")) != "1" || n.evidence.pods["2"] == nil, "the pod of the name is the first")
-		})
-	}
-}
-
 // A pod that is created under the name of a pod that is gone is the newest one of the name, even if
 // the API server's clock, which determines creation times, was set back in between.
 func TestPodOfTheFuture(t *testing.T) {

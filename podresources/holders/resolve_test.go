@@ -65,15 +65,6 @@ func TestResolve(t *testing.T) {
 			want:  []string{"c a p/", "c r p/main"}, conflicts: []string{"device c b p, not a"},
 			wants: []string{"c"},
 		},
-		"another device than that of the claim, which is reserved for another pod": {
-			world: node.list("c", "b", "p/main").claim("c", read, device, "q"),
-			want:  []string{"c b p/main"},
-			wants: []string{"c"},
-		},
-		"a claim of an init container": {
-			world: node.claim("c", read, device, "p").pod("p", started(named("mine=c"), "init:mine")),
-			want:  []string{"c a p/"}, wants: []string{"c"},
-		},
 		"a claim that was deleted while its pod waits for the driver": {
 			world: node.claim("c", deleted, device, "p").
 				pod("p", PodFacts{Claims: named("mine=c"), Containers: uses("main:mine")}),
@@ -89,11 +80,6 @@ func TestResolve(t *testing.T) {
 				pod("p", started(named("mine=c"))).ending(15, 0),
 			wants: []string{"c"},
 		},
-		"a deleted claim had another device, and the pod is not known": {
-			world: node.list("c", "b", "p/main").claim("c", deleted, device, "p"),
-			want:  []string{"c b p/main"},
-			wants: []string{"c"},
-		},
 		"a claim made from a template was deleted": {
 			world: node.claim("c-1", ClaimFacts{Read: second(20), PodClaimName: "mine", Deleted: true}, device, "p").
 				claim("c-2", made("mine"), []string{"r:b"}, "p").pod("p", started(named("mine="))),
@@ -107,9 +93,6 @@ func TestResolve(t *testing.T) {
 		"a claim that is reserved for a group": {
 			world: node.claim("c", ClaimFacts{Read: second(20), ReservedOther: true}, device).pod("p", started(named("mine=c"))),
 			want:  []string{"c a p/"}, wants: []string{"c"},
-		},
-		"a claim that is reserved for another pod": {
-			world: node.claim("c", read, device, "q").pod("p", started(named("mine=c"))), wants: []string{"c"},
 		},
 		"a claim that was read before the pod was there": {
 			world: node.claim("c", stale, device, "q").pod("p", started(named("mine=c"))), wants: []string{"c"},
@@ -148,32 +131,10 @@ func TestResolve(t *testing.T) {
 			want:  []string{"c a p/main", "d b p/main"},
 			wants: []string{"c", "d"},
 		},
-		"requests of different pods": {
-			world: node.list("c", "a", "p/main", "q/main").list("c", "b", "p/main", "q/main").
-				claim("c", read, []string{"x:a", "y:b"}, "p", "q").
-				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other:y")),
-			want: []string{"c a p/main", "c b q/main"}, wants: []string{"c"},
-		},
 		"a kubelet that lists devices without their shares": {
 			world: node.list("c", "a", "p/main", "q/main").claim("c", read, []string{"x:a#1", "y:a#2"}, "p", "q").
 				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other:y")),
 			want: []string{"c a#1 p/main", "c a#2 q/main"}, wants: []string{"c"},
-		},
-		"an init container's request": {
-			world: node.list("c", "a", "p/main").list("c", "b", "p/main").claim("c", read, []string{"x:a", "y:b"}, "p", "q").
-				pod("p", started(named("mine=c"), "main:mine:x", "init:mine:y")).pod("q",
-				started(named("other=c"), "init:other:y")),
-			want: []string{"c a p/main", "c b p/", "c b q/"}, wants: []string{"c"},
-		},
-		"a pod whose containers do not name the claim has all of it": {
-			world: node.list("c", "a", "p/main").list("c", "b", "p/main").claim("c", read, []string{"x:a", "y:b"}, "p", "q").
-				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"))),
-			want: []string{"c a p/main", "c a q/", "c b q/"}, wants: []string{"c"},
-		},
-		"a request that no container names is nobody's": {
-			world: node.list("c", "a", "p/main").list("c", "b", "p/main").claim("c", read, []string{"x:a", "y:b"}, "p", "q").
-				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other:x")),
-			want: []string{"c a p/main", "c a q/"}, wants: []string{"c"},
 		},
 		"requests of a claim that nobody knows": {
 			world: node.list("c", "a", "p/main", "q/main").list("c", "b", "p/main", "q/main").
@@ -185,15 +146,6 @@ func TestResolve(t *testing.T) {
 			world: node.list("c", "a", "p/x", "p/y").claim("c", read, []string{"r/small:a"}, "p").
 				pod("p", started(named("mine=c"), "x:mine:r", "y:mine:s")),
 			want: []string{"c a p/x"}, wants: []string{"c"},
-		},
-		"several requests of one container": {
-			world: node.list("c", "a", "p/main").claim("c", read, device, "p").pod("p", PodFacts{
-				Started: true, Claims: named("mine=c"),
-				Containers: []PodContainer{
-					{Name: "main", Uses: []ClaimUse{{Name: "mine", Request: "s"}, {Name: "mine", Request: "r"}}},
-				},
-			}),
-			want: []string{"c a p/main"}, wants: []string{"c"},
 		},
 		"a request of another claim": {
 			world: node.list("c", "a", "p/main").claim("c", read, device, "p").
@@ -210,11 +162,6 @@ func TestResolve(t *testing.T) {
 		"a pod that ends, whose claim was read before that and not reserved for it": {
 			world: node.list("c", "a", "p/main").claim("c", read, device, "q").
 				pod("p", started(named("mine=c"))).ending(25, 0),
-			want: []string{"c a p/main"}, wants: []string{"c"},
-		},
-		"a pod that ends, whose claim is reserved for a group": {
-			world: node.list("c", "a", "p/main").claim("c", ClaimFacts{Read: second(20), ReservedOther: true}, device).
-				pod("p", started(named("mine=c"))).ending(15, 0),
 			want: []string{"c a p/main"}, wants: []string{"c"},
 		},
 		"extended resources, told": {
@@ -265,14 +212,6 @@ func TestResolve(t *testing.T) {
 				}),
 			want: []string{"c a p/"}, wants: []string{"c"}, conflicts: []string{"device c b p, not a"},
 		},
-		"one of two devices, and the pod is not known": {
-			world: node.list("c", "a", "p/main").claim("c", read, []string{"r:a", "s:b"}, "p"),
-			want:  []string{"c a p/main"}, wants: []string{"c"},
-		},
-		"another device, of a claim that is not the pod's": {
-			world: node.list("c", "b", "p/main").claim("c", stale, device, "q").pod("p", started(named("mine=c"), "main:mine")),
-			want:  []string{"c b p/main"}, wants: []string{"c"},
-		},
 		"a claim that is not reserved for the pod that is listed": {
 			world: node.list("c", "a", "p/main").claim("c", read, device, "q").pod("p", started(named("mine=c"), "main:mine")),
 			want:  []string{"c a p/main"}, wants: []string{"c"}, conflicts: []string{"reservation c a p"},
@@ -280,10 +219,6 @@ func TestResolve(t *testing.T) {
 		"a pod that ends holds its claims while it is listed": {
 			world:  node.claim("c", read, device, "p").pod("p", started(named("mine=c"))).ending(30, 0),
 			listed: []string{"p"}, want: []string{"c a p/"}, wants: []string{"c"},
-		},
-		"and while containers run": {
-			world: node.claim("c", read, device, "p").pod("p", started(named("mine=c"))).ending(30, 1),
-			want:  []string{"c a p/"}, wants: []string{"c"},
 		},
 		"but not when neither is so": {
 			world: node.claim("c", read, device, "p").pod("p", started(named("mine=c"))).ending(30, 0),

@@ -20,11 +20,10 @@ type book struct {
 	read      map[string]podresources.PodFacts
 	claims    map[podresources.Claim]podresources.ClaimFacts
 	deleted   map[podresources.Claim]time.Time // when each was asked for last
-	forgotten []podresources.Claim
-	listed    []time.Time // when lists of pods were asked for
-	waiting   []time.Time // the same of those that wait to be bound
-	changed   time.Time   // when the last event of a pod arrived
-	asked     time.Time   // when the last single pod was asked for
+	listed    []time.Time                      // when lists of pods were asked for
+	waiting   []time.Time                      // the same of those that wait to be bound
+	changed   time.Time                        // when the last event of a pod arrived
+	asked     time.Time                        // when the last single pod was asked for
 
 	told func(podresources.Claim) // is called when a claim was read or forgotten
 }
@@ -112,7 +111,6 @@ func (b *book) ClaimForgotten(claim podresources.Claim) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.claims, claim)
-	b.forgotten = append(b.forgotten, claim)
 }
 
 // known returns the claims that were read.

@@ -52,29 +52,6 @@ func TestSlicesFollowed(t *testing.T) {
 	})
 }
 
-// When a pool changes, devices neither vanish nor appear twice. The old ones are removed when the
-// new generation is complete.
-func TestGenerations(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t)
-		c.Put(kubetest.Slices, poolJSON("s1", "p", 1, 2, onNode1, "a", "b"))
-		c.Put(kubetest.Slices, poolJSON("s2", "p", 1, 2, onNode1, "c", "d"))
-		c.follow(t)
-		c.wantDevices(t, "p/a", "p/b", "p/c", "p/d")
-		c.Put(kubetest.Slices, poolJSON("new", "p", 2, 2, onNode1, "a", "x"))
-		c.wantDevices(t, "p/a", "p/b", "p/c", "p/d") // the old generation is the complete one
-		c.Put(kubetest.Slices, poolJSON("s1", "p", 2, 2, onNode1, "b"))
-		c.wantDevices(t, "p/a", "p/x", "p/b")
-		c.Put(kubetest.Slices, poolJSON("s1", "p", 3, 2, onNode1, "b"))
-		c.wantDevices(t, "p/a", "p/x", "p/b", "p/c", "p/d") // none is complete: all that is listed
-		c.Delete(kubetest.Slices, "", "s2")
-		c.Put(kubetest.Slices, poolJSON("new", "p", 3, 2, onNode1, "y"))
-		c.wantDevices(t, "p/b", "p/y")
-		got := c.node.Rejected(SourceSlices)
-		expect.That(t, len(got) == 0, "rejected %v", got)
-	})
-}
-
 // A watch that cannot continue from its resource version is followed by a list, which finds the
 // missed changes.
 func TestWatchExpires(t *testing.T) {

@@ -55,49 +55,6 @@ func TestClaims(t *testing.T) {
 	})
 }
 
-// A claim that was recreated under the same name is requested again soon. One that never lists the
-// kubelet's devices is not requested each second.
-func TestClaimMadeAnew(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t)
-		c.Put(kubetest.Claims, claimJSON("c", "a"))
-		c.follow(t)
-		c.want(allocation("c", "a", "pod"))
-		c.node.Wait(t.Context())
-		c.Put(kubetest.Claims, claimJSON("c", "b"))
-		for range 5 {
-			c.want(allocation("c", "b", "pod"))
-			time.Sleep(time.Second)
-		}
-		if got := c.book.known()[claimOfName("c")]; len(got.Results) != 1 || got.Results[0].Device.Device != "b" {
-			t.Errorf("it says %+v", got)
-		}
-		before := c.Usage().Gets
-		for range 600 {
-			c.want(allocation("c", "other", "pod"))
-			time.Sleep(time.Second)
-		}
-		if got := c.Usage().Gets - before; got > 20 {
-			t.Errorf("%d gets in ten minutes", got)
-		}
-	})
-}
-
-// Changes of a claim's pods cause new requests, at a limited rate.
-func TestClaimOfChangingPods(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t)
-		c.Put(kubetest.Claims, claimJSON("c", "a"))
-		c.follow(t)
-		for i := range 600 {
-			c.want(allocation("c", "a", fmt.Sprint("pod", i)))
-			time.Sleep(time.Second)
-		}
-		got := c.Usage().Gets
-		expect.That(t, got >= 60 && got <= 150, "%d gets in ten minutes", got)
-	})
-}
-
 // A claim is pending until it has been requested, and again if it lacks devices of the kubelet's
 // list, but not while the API server fails.
 func TestPending(t *testing.T) {

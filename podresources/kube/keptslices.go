@@ -36,17 +36,16 @@ func newKeptSlices(most int) *keptSlices {
 }
 
 // put stores the part of a slice that is offered to the node. A slice that cannot be decoded still
-// replaces its previous version. It reports whether labels of the node are needed.
-func (k *keptSlices) put(raw json.RawMessage, node inventory.Node) (undecided bool) {
+// replaces its previous version.
+func (k *keptSlices) put(raw json.RawMessage, node string) {
 	slice, ok := inventory.DecodeSlice(raw)
 	if !ok || !manifest.ValidName(slice.Name()) {
 		k.rejected.Add(driver.ReasonMalformedSlice, 1)
 		k.remove(nameOf(raw))
-		return false
+		return
 	}
 	k.remove(slice.Name())
 	room := min(k.most-k.bytes, k.most/2-k.drivers[slice.Driver()])
-	undecidedBefore := k.rejected[driver.ReasonNodeSelector]
 	offer := slice.OfferTo(node, room, k.rejected)
 	if offer.Size() > room {
 		k.rejected.Add(driver.ReasonTooManySlices, 1)
@@ -55,7 +54,6 @@ func (k *keptSlices) put(raw json.RawMessage, node inventory.Node) (undecided bo
 		k.bytes += offer.Size()
 		k.drivers[slice.Driver()] += offer.Size()
 	}
-	return k.rejected[driver.ReasonNodeSelector] > undecidedBefore
 }
 
 func (k *keptSlices) remove(name string) {

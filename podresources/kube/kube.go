@@ -100,17 +100,15 @@ func NewNode(config Config) *Node {
 }
 
 // FollowSlices updates the inventory until ctx ends, with one list and watch of the slices that
-// name the node, and one of those that name none. If slices select nodes by labels, it also reads
-// the labels of the node.
+// name the node, and one of those that name none.
 func (n *Node) FollowSlices(ctx context.Context) {
 	report := joinedReport{report: n.reporter(SourceSlices)}
 	var following sync.WaitGroup
 	for half := range n.slices.halves {
 		f := n.sliceFeed(half)
 		f.report = report.half(half)
-		following.Go(func() { n.slices.follow(ctx, half, f) })
+		following.Go(func() { f.run(ctx) })
 	}
-	following.Go(func() { n.followLabels(ctx) })
 	following.Wait()
 }
 

@@ -107,8 +107,7 @@ func loadCluster(s *kubetest.Server, nodes, claims int) ([]podresources.Allocati
 
 // The requests of an exporter do not depend on the size of the cluster: with 5 000 nodes and 100
 // 000 claims they have exactly the size of those with only its own node. podresources/README.md has
-// the figures. Of the cluster, only the number of DeviceTaintRules counts: see
-// TestCostOfTaintRules.
+// the figures. Of the cluster, only the number of DeviceTaintRules counts.
 func TestCostIsTheNodesAlone(t *testing.T) {
 	firstAlone, secondAlone := cost(t, 1, 16)
 	first, second := cost(t, 5000, 100_000)
@@ -121,38 +120,4 @@ func TestCostIsTheNodesAlone(t *testing.T) {
 		"README does not say %q: %+v, then %+v", figures, first, second)
 	expect.That(t, first.Open == 4 && first.Streamed == 4 && first.Lists == 0 && second.Streamed == 4,
 		"the first hour: %+v, the second one: %+v", first, second)
-}
-
-// DeviceTaintRules are watched by every node. Each costs a node its size once, and again when it
-// changes: nothing of it is asked for again.
-func TestCostOfTaintRules(t *testing.T) {
-	const rules = pageSize
-	usage := func(n int) (listed, changed kubetest.Usage) {
-		synctest.Test(t, func(t *testing.T) {
-			c := newRules(t)
-			for i := range n {
-				name := fmt.Sprint("rule-", i)
-				c.Load(kubetest.TaintRules, "", name, "", sized(ruleJSON(name, "x", ""), ruleSize))
-			}
-			c.follow(t)
-			time.Sleep(time.Hour + time.Second)
-			listed = c.Usage()
-			for i := range n {
-				c.Put(kubetest.TaintRules, sized(ruleJSON(fmt.Sprint("rule-", i), "x", "evicted"), ruleSize))
-			}
-			synctest.Wait()
-			changed = c.Usage()
-		})
-		return listed, changed
-	}
-	without, _ := usage(0)
-	listed, changed := usage(rules)
-	if each := (listed.Bytes - without.Bytes) / rules; listed.Requests != without.Requests || each < ruleSize-64 ||
-		each > ruleSize+64 {
-		t.Errorf("%d requests without rules, %d with, and %d bytes a rule", without.Requests, listed.Requests, each)
-	}
-	if each := (changed.Bytes - listed.Bytes) / rules; changed.Requests != listed.Requests || each < ruleSize-64 ||
-		each > ruleSize+128 {
-		t.Errorf("a change of a rule: %d bytes; %d requests before and %d after", each, listed.Requests, changed.Requests)
-	}
 }

@@ -101,22 +101,6 @@ func TestFailingClaim(t *testing.T) {
 	})
 }
 
-// A Node calls the Book without holding locks, so that the Book may call the Node.
-func TestBookAsksBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t)
-		held := c.putClaims("c", 2)
-		var pending []bool
-		c.book.told = func(claim podresources.Claim) { pending = append(pending, c.node.Pending(claim)) }
-		c.running.Go(func() { c.node.FollowClaims(t.Context()) })
-		c.wantFor(2*time.Second, held[:1])
-		c.wantFor(forgetAfter+2*time.Second, held[1:])
-		// The answer is expected until it is recorded.
-		expect.That(t, len(pending) >= 3 && pending[0] && !pending[len(pending)-1], "pending: %v", pending)
-		expect.That(t, slices.Equal(c.book.forgotten, []podresources.Claim{held[0].Claim}), "forgotten: %v", c.book.forgotten)
-	})
-}
-
 // A claim whose pods change while it is being read is read again 5 s later, and one that is no
 // longer wanted is not.
 func TestChangeDuringRequest(t *testing.T) {
@@ -164,20 +148,6 @@ func TestReadBeforeAllocated(t *testing.T) {
 		if facts := c.book.known()[claim]; len(facts.Results) != 1 || !facts.Results[0].Admin {
 			t.Errorf("0.1 s later it has %+v", facts.Results)
 		}
-	})
-}
-
-// A new claim is read before those that are to be read again, however many there are.
-func TestNewClaimsFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t)
-		held := c.putClaims("old", 300)
-		c.running.Go(func() { c.node.FollowClaims(t.Context()) })
-		c.wantFor(30*time.Second, held) // now 300 are read again, 10 a second
-		held = slices.Concat(c.putClaims("new", 1), held)
-		c.wantFor(2*time.Second, held)
-		_, known := c.book.known()[claimOfName("new0")]
-		expect.That(t, known, "a new claim is not known after 2 s")
 	})
 }
 

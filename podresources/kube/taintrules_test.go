@@ -106,56 +106,6 @@ func TestTaintRulesForbidden(t *testing.T) {
 	})
 }
 
-// A served version of the API may lack the rules: v1 has them since Kubernetes 1.37.
-func TestTaintRulesNegotiated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newRules(t)
-		c.Serve("v1", "v1beta1")
-		c.Lack(kubetest.TaintRules, "v1", "v1beta1")
-		c.Put(kubetest.TaintRules, ruleJSON("a", "x", ""))
-		c.follow(t)
-		time.Sleep(time.Hour)
-		c.wantRules(t)
-		c.wantState(t, SourceTaintRules, "not used: absent")
-		c.wantState(t, SourceSlices, "up")
-		requests := c.Usage().Requests
-		time.Sleep(time.Hour)
-		n := c.Usage().Requests - requests
-		expect.That(t, n <= 60, "%d requests in an hour", n)
-
-		c.Serve("v1", "v1beta1", "v1alpha3") // the alpha is switched on
-		time.Sleep(90 * time.Minute)
-		c.wantRules(t, "a")
-		c.wantState(t, SourceTaintRules, "up")
-		c.Serve("v1", "v1beta1") // an upgrade brings v1 and takes the alpha away
-		c.Lack(kubetest.TaintRules, "v1alpha3")
-		time.Sleep(time.Minute)
-		c.wantRules(t, "a")
-		c.wantState(t, SourceTaintRules, "up")
-		c.Serve() // the whole group goes
-		time.Sleep(time.Hour)
-		c.wantRules(t)
-		c.wantState(t, SourceTaintRules, "not used: absent")
-	})
-}
-
-// An API server that is unavailable is a failure, and the known rules stay in use.
-func TestTaintRulesUnavailable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newRules(t)
-		c.Put(kubetest.TaintRules, ruleJSON("a", "x", ""))
-		c.follow(t)
-		c.wantRules(t, "a")
-		c.Fail(func(string, bool) kubetest.Fault { return kubetest.Unavailable })
-		time.Sleep(time.Hour)
-		c.wantRules(t, "a")
-		c.wantState(t, SourceTaintRules, "server_error")
-		c.Fail(nil)
-		time.Sleep(2 * time.Minute)
-		c.wantState(t, SourceTaintRules, "up")
-	})
-}
-
 // check reports that the rules are not used and why, and does not fail.
 func TestCheckTaintRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

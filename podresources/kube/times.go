@@ -38,7 +38,7 @@ const (
 	firstRefresh = 5 * time.Second
 	// refreshAfter is how long an object that was read by name is used before it is read again. The
 	// allocation of a claim does not change while a pod holds it, and its status is read again soon
-	// after the allocation and when the claim's pods change; the labels of a node hardly change.
+	// after the allocation and when the claim's pods change.
 	refreshAfter = 10 * time.Minute
 	// absentAfter is the time until an object is read again that does not exist, may not be read,
 	// or disagrees with what the node says: the scheduler and the controllers follow each other

@@ -124,14 +124,3 @@ func TestExposition(t *testing.T) {
 		})
 	}
 }
-
-// A device plugin gave a partition to a pod before it was known of which device it is one.
-func TestPluginOfAPartitionOfAnUnknownDevice(t *testing.T) {
-	const energy = "energy_joules_total"
-	families := scrape(t, 30, withPlugin()...)
-	var e Exposition
-	e.observePlugins(families["dra_pod_claim_info"])
-	e.observeParents(families["dra_device_info"])
-	wrong := e.conserved(families, "dra_device_"+energy, "dra_device_unattributed_"+energy, energy)
-	expect.That(t, len(wrong) == 0, "%v", wrong)
-}

@@ -85,7 +85,6 @@ func TestCheck(t *testing.T) {
 		spoil  func(*present.Report)   // that snapshot
 		before func(r *present.Report) // the snapshot of second 2
 		again  time.Duration           // time after which there is a copy of it
-		gone   bool                    // the copy has no devices
 		want   string
 	}{
 		{name: "right", second: 3, spoil: func(*present.Report) {}},
@@ -168,18 +167,6 @@ func TestCheck(t *testing.T) {
 			spoil: func(r *present.Report) { endedAt(r, 50) },
 		},
 		{
-			name: "rises when its device is read again, which was still known after its end", second: 60,
-			again: 40 * time.Second, gone: true, spoil: ended, before: ended,
-		},
-		{
-			name: "rises when its device is read again, which was known all the time", second: 60,
-			again: 40 * time.Second, spoil: ended,
-			before: func(r *present.Report) {
-				ended(r)
-				r.Devices[0].Up = nil
-			},
-		},
-		{
 			name: "rises when its device is read again", second: 60, again: 40 * time.Second, spoil: ended,
 			before: func(r *present.Report) {
 				ended(r)
@@ -199,9 +186,6 @@ func TestCheck(t *testing.T) {
 			if tt.again > 0 {
 				again := *second
 				again.Time = again.Time.Add(tt.again)
-				if tt.gone {
-					again.Devices = nil
-				}
 				all = append(all, &again)
 			}
 			for _, r := range all {

@@ -45,8 +45,6 @@ type Ownership struct {
 	// EndsFromServer says that the exporter learns the ends of pods from the API server while the
 	// kubelet lists no pods at all, which proves nothing. The kubelet may report the ends much later.
 	EndsFromServer bool
-	// FromStart says that the exporter does not know claims whose devices are not prepared.
-	FromStart bool
 	// Except has namespaces that are not checked. Contradicted has namespaces in which the kubelet
 	// lists other devices than the API server's claims have, as after a forced deletion: the exporter
 	// may have rows of both until it knows which are right.
@@ -284,13 +282,9 @@ func (o *Ownership) certain(life *times) []interval {
 // between that and the start of the pod's first container. A deleted pod ends some time between its
 // deletion and the removal of its object; after a forced deletion, some time later.
 func (o *Ownership) bounds(life *times) (least, most []interval) {
-	switch {
-	case o.ListedOnly:
+	least, most = life.of[staying], life.of[reserved]
+	if o.ListedOnly {
 		least, most = life.of[listedStaying], life.of[named]
-	case o.FromStart:
-		least, most = life.of[startedStaying], life.of[reserved]
-	default:
-		least, most = life.of[staying], life.of[reserved]
 	}
 	return least, slices.Concat(most, life.of[killed])
 }

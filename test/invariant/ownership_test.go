@@ -117,7 +117,6 @@ func TestOwnership(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		listed bool
-		start  bool
 		both   bool // the kubelet contradicts the API server
 		is     func(second int, w *world)
 		want   string
@@ -125,7 +124,6 @@ func TestOwnership(t *testing.T) {
 		off    bool    // that number is wrong
 	}{
 		{name: "right", held: 30, is: func(int, *world) {}},
-		{name: "overlooked", held: 30, is: func(_ int, w *world) { w.row = false }, want: "no row says so"},
 		{
 			name: "overlooked for a while", held: 30, is: func(s int, w *world) { w.row = w.row && s != 25 },
 			want: "claim team/c holds",
@@ -160,10 +158,6 @@ func TestOwnership(t *testing.T) {
 			want: "no row says so",
 		},
 		{name: "one more row", held: 60, both: true, is: func(s int, w *world) { w.row = s >= 10 }},
-		{
-			name: "a row stays after the end", held: 30, is: func(s int, w *world) { w.row = s >= 10 && s < 50 },
-			want: "and it does not",
-		},
 		{name: "a pod that has ended holds nothing", held: 30, is: func(_ int, w *world) {
 			if w.pod != nil {
 				w.pod.Status.Phase = corev1.PodFailed
@@ -174,12 +168,8 @@ func TestOwnership(t *testing.T) {
 				w.pod.UID = "b"
 			}
 		}, want: "and it does not", off: true},
-		{name: "counted from its start", held: 20, start: true, is: starts(20)},
-		{name: "counted from its reservation", held: 30, start: true, is: starts(20)},
-		{name: "counted from later than its start", held: 18, start: true, is: starts(20), off: true},
 		{name: "not counted before its start", held: 20, is: starts(20), off: true},
 		{name: "until its deletion", held: 25, is: deleted(35)},
-		{name: "not until its deletion", held: 23, is: deleted(35), off: true},
 		{name: "until its removal", held: 30, is: deleted(35)},
 		{name: "no row from soon after its deletion on", held: 26, is: func(s int, w *world) {
 			deleted(35)(s, w)
@@ -201,15 +191,13 @@ func TestOwnership(t *testing.T) {
 			name: "a row stays longer", held: 33, is: func(s int, w *world) { w.row = s >= 10 && s < 47 },
 			want: "and it does not",
 		},
-		{name: "until it was killed by force", held: 33, is: func(int, *world) {}},
 		{name: "longer than a pod killed by force", held: 35, is: func(int, *world) {}, off: true},
 		{name: "a second late", held: 30, is: func(s int, w *world) { w.row = s >= 11 && s < 41 }},
-		{name: "too long", held: 32, is: deleted(39), off: true},
 		{name: "too short", held: 28, is: func(int, *world) {}, off: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := Ownership{
-				Truth: NewTruth("node1"), ListedOnly: tt.listed, FromStart: tt.start,
+				Truth: NewTruth("node1"), ListedOnly: tt.listed,
 				Contradicted: map[string]bool{"team": tt.both},
 			}
 			wants(t, play(&o, 60, func(second int) world {
@@ -341,68 +329,6 @@ func TestOwnershipEnded(t *testing.T) {
 		expect.That(t, (wrong != "") == goesOn, "a row that goes on: %v; wrong: %v", goesOn, wrong)
 		got := o.Seconds(&present.Report{})
 		expect.That(t, got.Least == 30 && got.Most == 30, "held for %v to %v s, want 30", got.Least, got.Most)
-	}
-}
-
-// The API server is away for ten seconds. Its answers before and after hold for all of that time.
-// If a pod is gone when it is back, the time of its end is unknown.
-func TestOwnershipWhileTheServerIsAway(t *testing.T) {
-	for name, tt := range map[string]struct {
-		gone   bool       // the pod, when the server is back
-		held   [2]float64 // in truth
-		row    int        // the row exists until this second
-		misses bool       // that is wrong
-	}{
-		"it stays, and its row": {row: 40, held: [2]float64{39, 39}},
-		"it stays, its row not": {row: 15, held: [2]float64{39, 39}, misses: true},
-		"both go":               {gone: true, row: 15, held: [2]float64{9, 23}},
-		"the row goes last":     {gone: true, row: 20, held: [2]float64{9, 23}},
-		"the row goes first":    {gone: true, row: 5, held: [2]float64{9, 23}, misses: true},
-		"the row is left":       {gone: true, row: 40, held: [2]float64{9, 23}, misses: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			o := Ownership{Truth: NewTruth("node1")}
-			wrong := play(&o, 40, func(s int) world {
-				w := running(s < tt.row)
-				switch {
-				case s >= 10 && s < 20:
-					w.claim = nil
-				case s >= 20 && tt.gone:
-					w.pod = nil
-				}
-				return w
-			})
-			expect.That(t, wrong != "" == tt.misses, "wrong: %v", wrong)
-			if got := o.Seconds(&present.Report{}); got.Least != tt.held[0] || got.Most != tt.held[1] {
-				t.Errorf("held for %v to %v s, want %v", got.Least, got.Most, tt.held)
-			}
-		})
-	}
-}
-
-// A claim that is first observed at second 14 may have been held since the request of the
-// observation before. The state before the first observation is unknown.
-func TestOwnershipObservedLate(t *testing.T) {
-	for last, want := range map[int]Sums{ // of the observations before
-		10: {Least: 25.5, Most: 30.5},
-		13: {Least: 25.5, Most: 27.5},
-		-1: {Least: 25.5, Most: 26},
-	} {
-		o := Ownership{Truth: NewTruth("node1")}
-		for second := range 41 {
-			if second > last && second < 14 {
-				continue
-			}
-			var pods []*corev1.Pod
-			if second >= 14 {
-				pods = append(pods, pod("a"))
-			}
-			at := time.Unix(1e9+int64(second), 0)
-			o.Truth.Observe(at.Add(-time.Second/2), at, pods, []*resourceapi.ResourceClaim{claim("a")})
-		}
-		got := o.Seconds(&present.Report{})
-		expect.That(t, got.Least == want.Least && got.Most == want.Most,
-			"last observed at second %d: held for %v to %v s, want %v to %v", last, got.Least, got.Most, want.Least, want.Most)
 	}
 }
 

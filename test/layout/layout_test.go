@@ -281,8 +281,8 @@ func TestBubbles(t *testing.T) {
 	expect.That(t, len(folders) >= 6, "only %d packages have tests in bubbles", len(folders))
 }
 
-// make test-deep finds the packages whose tests do less with -short by their calls of testing.Short
-// and of RemoveEach, and packages with properties.
+// make test-deep finds the packages whose tests do less with -short by their calls of
+// testing.Short, and packages with properties.
 func TestShort(t *testing.T) {
 	var got []string
 	for _, path := range tracked(t) {
@@ -297,10 +297,7 @@ func TestShort(t *testing.T) {
 			got = append(got, path)
 		}
 	}
-	want := []string{
-		"driver/drivertest/machine.go",  // RemoveEach
-		"exporter/exportertest/main.go", // the number of cases of properties
-	}
+	want := []string{"exporter/exportertest/main.go"} // the number of cases of properties
 	expect.That(t, slices.Equal(got, want), "besides tests, %v call testing.Short, want %v", got, want)
 }
 

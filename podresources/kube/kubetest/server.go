@@ -26,7 +26,6 @@ const (
 	Slices = "resourceslices"
 	Claims = "resourceclaims"
 	Pods   = "pods"
-	Nodes  = "nodes"
 
 	TaintRules = "devicetaintrules"
 	Endpoints  = "endpointslices"
