@@ -3,10 +3,8 @@ package e2e
 import (
 	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,8 +21,6 @@ const maxState = 10e6
 
 var everythingFor = flag.Duration("everything", 20*time.Second,
 	"how long the program runs with everything on; the flight recorder is full after 11 minutes")
-
-var profile = flag.String("profile", "", "a folder for profiles of that program, of the time that is measured")
 
 // The program runs with all features on for 64 devices and 500 pods: the state folder, the flight
 // recorder, incidents in files and as Events, advice, histograms, receipts, stalled claims, pods
@@ -43,9 +39,6 @@ func TestMemoryWithEverythingOn(t *testing.T) {
 		"kube": "auto", "kubeconfig": kubeconfig, "state.dir": n.Path("state"), "incidents.events": "",
 	})
 	delete(f, "inventory.file") // the API server has the slice
-	if *profile != "" {
-		f["web.pprof"] = ""
-	}
 	p := start(t, f)
 	p.eventually("aware of the holders", func() bool { return holders(p) == largenode.Pods })
 	p.eventually("aware of the claims", func() bool {
@@ -85,20 +78,10 @@ func TestMemoryWithEverythingOn(t *testing.T) {
 }
 
 // cost prints, for each minute in which the program is scraped every 15 s, its share of a core and
-// the amount of state that it writes. A profile is of the last minute.
+// the amount of state that it writes.
 func (p *program) cost() {
-	var profiling sync.WaitGroup
-	defer profiling.Wait()
-	if *profile != "" {
-		defer p.keep("/debug/pprof/heap?gc=1", "heap")
-		defer p.keep("/debug/pprof/allocs", "allocs")
-	}
 	for left := *everythingFor; left > 0; left -= time.Minute {
 		minute := min(left, time.Minute)
-		if *profile != "" && left <= time.Minute {
-			p.keep("/debug/pprof/allocs", "allocs-before")
-			profiling.Go(func() { p.keep(fmt.Sprintf("/debug/pprof/profile?seconds=%.0f", minute.Seconds()), "cpu") })
-		}
 		begun, cpu, before := time.Now(), p.cpu(), p.written()
 		for rest := minute; rest > 0; rest = minute - time.Since(begun) {
 			a := p.page("/metrics", "Accept", acceptProtobuf)
@@ -121,11 +104,6 @@ func (p *program) written() float64 {
 	bytes, ok := p.scrape().value("dra_exporter_state_written_bytes_total")
 	must.That(p.t, ok, "what is written to the state folder is not counted")
 	return bytes
-}
-
-// keep writes the response of a path to a file of the profile.
-func (p *program) keep(path, name string) {
-	expect.OK(p.t, os.WriteFile(filepath.Join(*profile, name), p.page(path).Body, 0o600))
 }
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }

@@ -161,9 +161,7 @@ func newCluster(t *testing.T, o cluster.Options) *world {
 	o.Kubelet, o.Log = *kubelet, os.Stderr
 	c := must.Get(cluster.Start(t.Context(), o))(t)
 	t.Logf("the cluster started in %v", time.Since(begin).Round(time.Millisecond))
-	clusters.Store(t.Name(), c)
 	t.Cleanup(func() {
-		clusters.Delete(t.Name())
 		if t.Failed() {
 			logTails(t, c)
 		}

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -220,26 +219,8 @@ func eventually(t *testing.T, what string, is func() error) {
 	progresses(t, what, func() (int, error) { return 0, is() })
 }
 
-// clusters maps the name of each test that has started a cluster to that cluster.
-var clusters sync.Map
-
-// endedUnasked returns the reason why a test's cluster has ended, or nil if it is running. If the
-// test is a subtest, the cluster may be that of a parent.
-func endedUnasked(test string) error {
-	for {
-		if c, there := clusters.Load(test); there {
-			return c.(interface{ EndedUnasked() error }).EndedUnasked()
-		}
-		i := strings.LastIndex(test, "/")
-		if i < 0 {
-			return nil
-		}
-		test = test[:i]
-	}
-}
-
 // progresses is like eventually, but waits longer if the number that is returns changes within the
-// limit. It fails immediately if the cluster has ended.
+// limit.
 func progresses(t *testing.T, what string, is func() (int, error)) {
 	t.Helper()
 	last, deadline := 0, time.Now().Add(*waitLimit)
@@ -248,8 +229,6 @@ func progresses(t *testing.T, what string, is func() (int, error)) {
 		if err == nil {
 			return
 		}
-		ended := endedUnasked(t.Name())
-		must.That(t, ended == nil, "%s: %v: %v", what, err, ended)
 		if n != last {
 			last, deadline = n, time.Now().Add(*waitLimit)
 		}
