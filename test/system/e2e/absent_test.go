@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,8 +23,10 @@ import (
 const inPackage = "its sensor measures the package, the processor included"
 
 // The page of a device has each quantity of the catalogue: its value, or why it is absent. This is
-// so for every recorded card of the folder that the environment variable RECORDED names.
-func TestAbsentHasReason(t *testing.T) {
+// so for every recorded card of the folder that the environment variable RECORDED names. Of some
+// cards all that is exported is compared. Counters of Intel's do not change: a power of 0 is none,
+// and the utilization of the card that reports itself as idle is unknown.
+func TestRecordedCards(t *testing.T) {
 	t.Parallel()
 	recorded := os.Getenv("RECORDED")
 	if recorded == "" {
@@ -40,6 +44,22 @@ func TestAbsentHasReason(t *testing.T) {
 			if absent := p.absent(); absent["power"] == inPackage {
 				t.Errorf("of the card, or of the GPU of the APU alone, the power is known: %v", absent)
 			}
+			golden := filepath.Join("recorded", vendor+"gpu-"+card+".prom")
+			if _, err := os.Stat(filepath.Join("testdata", "golden", golden)); err != nil {
+				return
+			}
+			p.eventually("complete", func() bool {
+				m := p.scrape()
+				_, peaks := m.value("dra_pod_power_peak_watts", "pod", "holder") // a tick after the gauge
+				return peaks && m.positive("dra_pod_energy_joules_total", "pod", "holder") || vendor == "intel" &&
+					m.positive("dra_exporter_input_rejected_total", "input", "intelgpu/power", "reason", "zero")
+			})
+			exposition := p.page("/metrics").Body
+			lint(t, exposition)
+			own := slices.DeleteFunc(bytes.SplitAfter(stable(exposition), []byte("\n")), func(line []byte) bool {
+				return !bytes.Contains(line, []byte(`device="`))
+			})
+			compareGolden(t, golden, bytes.Join(own, nil))
 		})
 	}
 }

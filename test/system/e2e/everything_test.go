@@ -43,7 +43,7 @@ func TestMemoryWithEverythingOn(t *testing.T) {
 	p.eventually("aware of the holders", func() bool { return holders(p) == largenode.Pods })
 	p.eventually("aware of the claims", func() bool {
 		time.Sleep(time.Second)
-		return len(p.scrape().rows("dra_claim_info", "uid", "")) == 0
+		return len(p.scrape().Rows("dra_claim_info", "uid", "")) == 0
 	})
 	p.cost()
 	for range 5 {

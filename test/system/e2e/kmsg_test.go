@@ -42,7 +42,7 @@ func TestSeverityOfErrors(t *testing.T) {
 			[2]string{"gpu-0", identity(uuid(0), "0000:65:00.0")}, [2]string{"gpu-1", identity(uuid(1), "0000:66:00.0")},
 			[2]string{"switch-0", `{resource.kubernetes.io/pciBusID: {string: "0000:c1:00.0"}}`})),
 	}))
-	p.eventually("held", func() bool { return len(p.scrape().rows("dra_claim_power_watts")) == 2 })
+	p.eventually("held", func() bool { return len(p.scrape().Rows("dra_claim_power_watts")) == 2 })
 	sequence := 1
 	log := func(text string) {
 		sequence++

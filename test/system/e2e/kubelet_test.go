@@ -8,7 +8,7 @@ import (
 )
 
 // holders returns the number of pods that hold a device.
-func holders(p *program) int { return len(p.scrape().rows("dra_pod_claim_info")) }
+func holders(p *program) int { return len(p.scrape().Rows("dra_pod_claim_info")) }
 
 // checkRate checks that the kubelet was called at most 3 times in any second.
 func checkRate(t *testing.T, calls []time.Time) {

@@ -28,7 +28,7 @@ func TestMemoryOfLargeNode(t *testing.T) {
 	n := largenode.Start(t)
 	p := start(t, n.Flags())
 	p.eventually("aware of the holders", func() bool { return holders(p) == largenode.Pods })
-	p.eventually("reading", func() bool { return len(p.scrape().rows("dra_device_power_watts")) == largenode.Devices })
+	p.eventually("reading", func() bool { return len(p.scrape().Rows("dra_device_power_watts")) == largenode.Devices })
 	var slowest time.Duration
 	var body []byte
 	for begun := time.Now(); time.Since(begun) < playing; time.Sleep(2 * time.Second) {
@@ -48,7 +48,7 @@ func TestMemoryOfLargeNode(t *testing.T) {
 		if slices.ContainsFunc(f.Groups, func(g exposition.Group) bool {
 			return g == exposition.GroupDetails || g == exposition.GroupQuantitySource
 		}) {
-			written -= len(m.rows(f.Name))
+			written -= len(m.Rows(f.Name))
 		}
 	}
 	expect.That(t, written <= maxByDefault, "%v series by default, want at most %d", written, maxByDefault)
@@ -66,7 +66,7 @@ func checkGroupCosts(t *testing.T, m metrics) {
 		series := 0
 		for _, f := range exposition.Families(driver.Standard()) {
 			if slices.Contains(f.Groups, group.Group) {
-				series += len(m.rows(f.Name))
+				series += len(m.Rows(f.Name))
 			}
 		}
 		expect.That(t, series == group.Series,

@@ -3,58 +3,29 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
-	"slices"
 	"testing"
-
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/invariant"
+	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // metrics is a parsed exposition.
 type metrics struct {
-	t        *testing.T
-	families map[string]*dto.MetricFamily
+	live.Metrics
+	t *testing.T
 }
 
 func parseMetrics(t *testing.T, body []byte) metrics {
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(body))
-	must.That(t, err == nil, "parse the exposition: %v", err)
-	return metrics{t, families}
-}
-
-// rows returns the metrics of a family with these labels, given as alternating names and values.
-func (m metrics) rows(name string, labels ...string) []*dto.Metric {
-	var out []*dto.Metric
-	for _, row := range m.families[name].GetMetric() {
-		if hasLabels(row, labels) {
-			out = append(out, row)
-		}
-	}
-	return out
-}
-
-func hasLabels(row *dto.Metric, labels []string) bool {
-	for i := 0; i+1 < len(labels); i += 2 {
-		if !slices.ContainsFunc(row.GetLabel(), func(l *dto.LabelPair) bool {
-			return l.GetName() == labels[i] && l.GetValue() == labels[i+1]
-		}) {
-			return false
-		}
-	}
-	return true
+	return metrics{must.Get(live.ParseMetrics(body))(t), t}
 }
 
 // sum returns the sum of the values of those rows, and how many there are.
 func (m metrics) sum(name string, labels ...string) (sum float64, n int) {
-	for _, row := range m.rows(name, labels...) {
-		sum += rowValue(row)
+	for _, row := range m.Rows(name, labels...) {
+		sum += live.ValueOf(row)
 		n++
 	}
 	return sum, n
@@ -62,12 +33,12 @@ func (m metrics) sum(name string, labels ...string) (sum float64, n int) {
 
 // value returns the value of the only row with these labels, and false if there is none.
 func (m metrics) value(name string, labels ...string) (float64, bool) {
-	rows := m.rows(name, labels...)
+	rows := m.Rows(name, labels...)
 	must.That(m.t, len(rows) <= 1, "%d rows of %s%q, want one", len(rows), name, labels)
 	if len(rows) == 0 {
 		return 0, false
 	}
-	return rowValue(rows[0]), true
+	return live.ValueOf(rows[0]), true
 }
 
 // want checks the value of the only row with these labels.
@@ -78,7 +49,7 @@ func (m metrics) want(want float64, name string, labels ...string) {
 
 // wantNone checks that there is no such row.
 func (m metrics) wantNone(name string, labels ...string) {
-	rows := m.rows(name, labels...)
+	rows := m.Rows(name, labels...)
 	expect.That(m.t, len(rows) == 0, "%d rows of %s%q, want none", len(rows), name, labels)
 }
 
@@ -92,17 +63,6 @@ func (m metrics) is(want float64, name string, labels ...string) bool {
 func (m metrics) positive(name string, labels ...string) bool {
 	got, ok := m.value(name, labels...)
 	return ok && got > 0
-}
-
-func rowValue(row *dto.Metric) float64 {
-	switch {
-	case row.Counter != nil:
-		return row.GetCounter().GetValue()
-	case row.Gauge != nil:
-		return row.GetGauge().GetValue()
-	default:
-		return row.GetUntyped().GetValue()
-	}
 }
 
 // report gets the snapshot.

@@ -150,7 +150,7 @@ func TestShortPodsByNVML(t *testing.T) {
 		truth[i] = g.Energy - begun
 		n.setPods()
 	}
-	p.eventually("all have ended", func() bool { return len(p.scrape().rows("dra_claim_device_info")) == 0 })
+	p.eventually("all have ended", func() bool { return len(p.scrape().Rows("dra_claim_device_info")) == 0 })
 	time.Sleep(6 * time.Second) // longer than the counter is not read
 	m := p.scrape()
 	deviations := make([]float64, pods)
@@ -207,7 +207,7 @@ func costOfGPUs(t *testing.T, processes int) {
 	stop := work(machine)
 	defer stop()
 	p.eventually("all GPUs are measured", func() bool {
-		return len(p.scrape().rows("dra_claim_utilization_ratio")) == number
+		return len(p.scrape().Rows("dra_claim_utilization_ratio")) == number
 	})
 	time.Sleep(2 * time.Second)
 	begun, cpu, spent := time.Now(), p.cpu(), machine.Spent()

@@ -1,22 +1,16 @@
 package e2e
 
 import (
-	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
-	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
-	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard/drmcardtest"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -128,7 +122,7 @@ func (m metrics) missing(lines string) (out []string) {
 		var holds bool
 		switch want {
 		case "none":
-			holds = len(m.rows(name, labels...)) == 0
+			holds = len(m.Rows(name, labels...)) == 0
 		case "some":
 			holds = m.positive(name, labels...)
 		default:
@@ -140,56 +134,4 @@ func (m metrics) missing(lines string) (out []string) {
 		}
 	}
 	return out
-}
-
-// The program exports recorded cards of the folder that the environment variable RECORDED names.
-// Counters of Intel's do not change: a power of 0 is none, and the utilization of the card that
-// reports itself as idle is unknown.
-func TestRecordedCards(t *testing.T) {
-	t.Parallel()
-	amd := func(m metrics) bool {
-		_, peaks := m.value("dra_pod_power_peak_watts", "pod", "holder") // a tick after the gauge
-		return peaks && m.positive("dra_pod_energy_joules_total", "pod", "holder")
-	}
-	intel := func(m metrics) bool {
-		return m.positive("dra_exporter_input_rejected_total", "input", "intelgpu/power", "reason", "zero")
-	}
-	for _, card := range []struct {
-		folder, source, driver string
-		isComplete             func(metrics) bool
-	}{
-		{"amd/rx7800xt", "amdgpu", "gpu.amd.com", amd},
-		{"amd/phoenix", "amdgpu", "gpu.amd.com", amd},
-		{"amd/vega56", "amdgpu", "gpu.amd.com", amd},
-		{"amd/rx580", "amdgpu", "gpu.amd.com", amd},
-		{"intel/b580-6.16", "intelgpu", "gpu.intel.com", intel},
-		{"intel/a380-i915", "intelgpu", "gpu.intel.com", intel},
-	} {
-		t.Run(filepath.Base(card.folder), func(t *testing.T) {
-			t.Parallel()
-			root := drmcardtest.Recorded(t, card.folder)
-			cards, _, err := drmcard.NewLister(root).Cards(time.Now())
-			if err != nil || len(cards) != 1 {
-				t.Fatal(len(cards), err)
-			}
-			device := fmt.Sprintf("gpu-%d-%d", cards[0].Index, cards[0].Render)
-			n := newNode(t)
-			n.setPods(pod("team", "holder", "gpu", podresourcestest.Device(card.driver, nodeName, device)))
-			f := goldenSources(t, n.flags(flags{
-				"path.sysfs": root,
-				"inventory.file": n.inventory(slice(card.driver, [2]string{
-					device, fmt.Sprintf("{resource.kubernetes.io/pciBusID: {string: %q}}", cards[0].PCI),
-				})),
-			}))
-			delete(f, "no-source."+card.source)
-			p := start(t, f)
-			p.eventually("complete", func() bool { return card.isComplete(p.scrape()) })
-			exposition := p.page("/metrics").Body
-			lint(t, exposition)
-			own := slices.DeleteFunc(bytes.SplitAfter(stable(exposition), []byte("\n")), func(line []byte) bool {
-				return !bytes.Contains(line, []byte(`device="`))
-			})
-			compareGolden(t, filepath.Join("recorded", card.source+"-"+filepath.Base(card.folder)+".prom"), bytes.Join(own, nil))
-		})
-	}
 }

@@ -57,7 +57,7 @@ func TestXIDsBetweenReadings(t *testing.T) {
 	}))
 	p.eventually("held, and errors are read", func() bool {
 		m := p.scrape()
-		return len(m.rows("dra_pod_claim_info")) == number && len(m.rows("dra_device_errors_total")) == number
+		return len(m.Rows("dra_pod_claim_info")) == number && len(m.Rows("dra_device_errors_total")) == number
 	})
 	time.Sleep(5 * time.Second) // so that all were read while they were held
 	random := rand.New(rand.NewPCG(1, 1))

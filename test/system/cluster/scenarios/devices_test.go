@@ -11,11 +11,13 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
@@ -195,11 +197,6 @@ func (p *program) count(name string, labels ...string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	found := 0
-	for _, m := range families[name].GetMetric() {
-		if matches(m, labels) && m.GetGauge().GetValue()+m.GetCounter().GetValue() != 0 { // One of them is nil.
-			found++
-		}
-	}
-	return found, nil
+	rows := slices.DeleteFunc(families.Rows(name, labels...), func(m *dto.Metric) bool { return live.ValueOf(m) == 0 })
+	return len(rows), nil
 }

@@ -15,8 +15,6 @@ import (
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/live"
@@ -38,7 +36,7 @@ type program struct {
 	snapshot   *present.Report
 	tag        string
 	exposition []byte
-	parsed     map[string]*dto.MetricFamily
+	parsed     live.Metrics
 }
 
 // flags returns the flags of all exporters, whatever their sources.
@@ -123,7 +121,7 @@ func (p *program) report() (*present.Report, error) {
 }
 
 // families scrapes the exporter. The caller must not change the result.
-func (p *program) families() (map[string]*dto.MetricFamily, error) {
+func (p *program) families() (live.Metrics, error) {
 	body, err := p.get("/metrics")
 	if err != nil {
 		return nil, err
@@ -133,13 +131,11 @@ func (p *program) families() (map[string]*dto.MetricFamily, error) {
 	if bytes.Equal(body, p.exposition) {
 		return p.parsed, nil
 	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(body))
-	if err != nil {
-		return nil, fmt.Errorf("parse the exposition: %w", err)
+	families, err := live.ParseMetrics(body)
+	if err == nil {
+		p.exposition, p.parsed = body, families
 	}
-	p.exposition, p.parsed = body, families
-	return families, nil
+	return families, err
 }
 
 // value returns the value of the only series with these labels. labels are alternating names and
@@ -149,18 +145,11 @@ func (p *program) value(name string, labels ...string) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	found := 0
-	var value float64
-	for _, m := range families[name].GetMetric() {
-		if matches(m, labels) {
-			found++
-			value = m.GetGauge().GetValue() + m.GetCounter().GetValue() // One of them is nil and counts as 0.
-		}
+	rows := families.Rows(name, labels...)
+	if len(rows) != 1 {
+		return 0, fmt.Errorf("%d series of %s%q, want 1", len(rows), name, labels)
 	}
-	if found != 1 {
-		return 0, fmt.Errorf("%d series of %s%q, want 1", found, name, labels)
-	}
-	return value, nil
+	return live.ValueOf(rows[0]), nil
 }
 
 // has returns nil if the only series with these labels has the value want.
@@ -170,17 +159,6 @@ func (p *program) has(name string, want float64, labels ...string) error {
 		err = fmt.Errorf("%s%q is %v, want %v", name, labels, got, want)
 	}
 	return err
-}
-
-// matches reports whether a series has these labels, given as alternating names and values.
-func matches(m *dto.Metric, labels []string) bool {
-	has := labelsOf(m)
-	for i := 0; i+1 < len(labels); i += 2 {
-		if has[labels[i]] != labels[i+1] {
-			return false
-		}
-	}
-	return true
 }
 
 func labelsOf(m *dto.Metric) map[string]string {
