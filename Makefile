@@ -137,7 +137,7 @@ test-deep: deps ## run the unit tests that make test samples, with all cases: ev
 	exit $$status
 
 .PHONY: test-e2e
-test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(THANOS) $(OAUTH2_PROXY) $(PINT) $(SCHEMA) ## run the system tests: the program end to end, and the accuracy of its metrics
+test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(OAUTH2_PROXY) $(PINT) $(SCHEMA) ## run the system tests: the program end to end, and the accuracy of its metrics
 	@$(MAKE) --keep-going -j5 $(lanes)
 
 # The suites (the folders of test/system) run in lanes at the same time. Three lanes compare times or
@@ -168,16 +168,10 @@ test-e2e-program:
 test-e2e-documents:
 	@status=0
 	($(call system_tests,e2e,-run='^TestDocuments$$',,,$(call lower,5))) || status=1
-	($(call system_tests,fleet,-skip='^TestDistributed$$',,,$(call lower,5))) || status=1
+	($(call system_tests,fleet,,,,$(call lower,5))) || status=1
 	exit $$status
 test-e2e-dashboards:
-	@status=0
-	($(call system_tests,dashboards,,,,$(call lower,2))) || status=1
-	(
-		$(raise)
-		$(call system_tests,fleet,-run='^TestDistributed$$')
-	) || status=1
-	exit $$status
+	@$(call system_tests,dashboards,,,,$(call lower,2))
 
 raise = [ "$$(id -u)" != 0 ] || renice -n -10 $$BASHPID >/dev/null
 lower = '$(CURDIR)/test/system/lower.sh' $(1)
@@ -200,7 +194,7 @@ soak: build ## use the program for long, and compare what it takes: SCALE=1 is 1
 # a program if given. -count=1, since go's cache of results does not notice changes of the programs;
 # -p=1, since the tests measure times and must not disturb each other.
 define system_tests
-export VERSION="$(VERSION)" REVISION="$(REVISION)" DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" THANOS="$(THANOS)" OAUTH2_PROXY="$(OAUTH2_PROXY)" PINT="$(PINT)" SCHEMA="$(SCHEMA)"
+export VERSION="$(VERSION)" REVISION="$(REVISION)" DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" OAUTH2_PROXY="$(OAUTH2_PROXY)" PINT="$(PINT)" SCHEMA="$(SCHEMA)"
 $(call each,$(addprefix test/system/,$(1)),$(5) go test -count=1 -p=1 -timeout=$(if $(FULL),60m,20m) $(2) $(or $(4),./...) $(3))
 endef
 
@@ -211,13 +205,9 @@ fleet: ## measure the rules and dashboards with many nodes: N=300 or N=10,100
 	exec bin/fleet -checkout='$(CURDIR)' -nodes='$(or $(N),100)' $(ARGS)
 
 .PHONY: test-one
-test-one: deps build $(PROMTOOL) $(PROMETHEUS) $(if $(filter fleet,$(SUITE)),$(THANOS)) $(if $(filter e2e,$(SUITE)),$(OAUTH2_PROXY)) $(PINT) $(SCHEMA) ## run the system tests of one folder of test/system: SUITE=e2e RUN=TestGolden, ARGS=-update writes golden files again
+test-one: deps build $(PROMTOOL) $(PROMETHEUS) $(if $(filter e2e,$(SUITE)),$(OAUTH2_PROXY)) $(PINT) $(SCHEMA) ## run the system tests of one folder of test/system: SUITE=e2e RUN=TestGolden, ARGS=-update writes golden files again
 	@[ -n "$(SUITE)" ] && [ -d "test/system/$(SUITE)" ] || { echo "SUITE= names no folder of test/system, such as e2e" >&2; exit 1; }
 	$(call system_tests,$(SUITE),-v -run='$(RUN)',$(ARGS))
-
-.PHONY: test-distributed
-test-distributed: ## compare Thanos with one Prometheus over the same samples: every rule and every panel, by value
-	@$(MAKE) test-one SUITE=fleet RUN='^TestDistributed$$'
 
 .PHONY: test-integrations
 test-integrations: deps build cluster-build $(PROMETHEUS) $(PROMETHEUS_ADAPTER) $(OTELCOL) $(VMAGENT) $(VMALERT) $(VICTORIAMETRICS) ## run the programs of other stacks with deployments/integrations; RUN=TestOpenTelemetry: some
@@ -319,7 +309,7 @@ lint: $(GOLANGCI_LINT) ## run the linters
 	@$(call each,$(code_modules),$(GOLANGCI_LINT) run --allow-serial-runners --config='$(CURDIR)/.golangci.yml')
 
 .PHONY: tools
-tools: $(PROMTOOL) $(PROMETHEUS) $(THANOS) $(OAUTH2_PROXY) $(PINT) $(SCHEMA) $(BENCHSTAT) $(GOLANGCI_LINT) ## build all tools of the other targets
+tools: $(PROMTOOL) $(PROMETHEUS) $(OAUTH2_PROXY) $(PINT) $(SCHEMA) $(BENCHSTAT) $(GOLANGCI_LINT) ## build all tools of the other targets
 	@printf '%s\n' $^
 
 # Debian packages that tests need, as COMMAND:PACKAGE.

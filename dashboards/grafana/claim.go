@@ -178,10 +178,6 @@ func claimActivity() []Panel {
 			"{{link}} {{direction}} {{device}} {{node}}",
 			`sum by (<device>, link, direction) (
 			  max by (<claim device>, link, direction) (rate(dra_claim_io_bytes_total{<of claims>}[$__rate_interval])))`),
-		line("Power from the energy counter", "Average power, as the rate of the claim's energy counter. It includes "+
-			"pods that live between two scrapes.", "watt", "not measured", "{{device}} {{node}}",
-			`sum by (<device>) (max by (<claim device>) `+
-				`(rate(dra_claim_energy_joules_total{<of claims>}[$__rate_interval])))`),
 	}
 }
 

@@ -35,11 +35,11 @@ func quantiles() []struct{ name, value string } {
 
 const noDistribution = "not measured, or Prometheus does not scrape native histograms"
 
-// claimDistributions are heat maps and quantiles of the claims' distributions. Copies of a series
+// claimDistributions are heat maps and a table of the claims' distributions. Copies of a series
 // from two targets count once, by their average, which equals each of them, or by the maximum of
 // their quantiles. PromQL has no max of histograms.
 func claimDistributions() []Panel {
-	var maps, graphs []Panel
+	var maps []Panel
 	table := Panel{
 		Title: "Quantiles in the selected time", Description: "Values that the claim's part did not exceed in 50 %, 95 " +
 			"% and 99 % of the time, summed over its devices of the driver. Every reading counts, not only those at scrapes.",
@@ -52,22 +52,12 @@ func claimDistributions() []Panel {
 			axisMin: d.axisMin, NoData: noDistribution, Width: 8, Height: 8,
 			Targets: []Target{{Expr: `avg(avg by (<claim driver>) (rate(` + d.metric + `{<of claims>}[$__rate_interval])))`}},
 		})
-		graph := Panel{
-			Title: d.name + ", quantiles", Description: "Values that the claim's part did not exceed in 50 %, 95 % and 99 % " +
-				"of the time, summed over its devices of the driver. Over one minute, p99 is imprecise.", Kind: Graph,
-			Unit: d.unit, NoData: noDistribution, Width: 8, Height: 8,
-		}
 		for _, q := range quantiles() {
 			// Without observations a quantile is not a number.
-			const expr = `max by (<claim driver>) (histogram_quantile(%s, %s(%s{<of claims>}[%s])) >= 0)`
-			graph.Targets = append(graph.Targets, Target{
-				Expr:   fmt.Sprintf(expr, q.value, "rate", d.metric, "$__rate_interval"),
-				Legend: q.name + " {{resourceclaim_name}} {{driver}} {{node}}",
-			})
 			table.Targets = append(table.Targets,
-				columnOf(d.name+" "+q.name, d.unit, fmt.Sprintf(expr, q.value, "increase", d.metric, "$__range")))
+				columnOf(d.name+" "+q.name, d.unit, fmt.Sprintf(`max by (<claim driver>) (histogram_quantile(%s, `+
+					`increase(%s{<of claims>}[$__range])) >= 0)`, q.value, d.metric)))
 		}
-		graphs = append(graphs, graph)
 	}
-	return append(append(maps, graphs...), table)
+	return append(maps, table)
 }

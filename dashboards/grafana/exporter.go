@@ -10,16 +10,15 @@ func exporter() Board {
 		Rows: []Row{
 			{"State", exporterState()},
 			{"Sources", exporterSources()},
-			{driversRow, append(exporterLives(), driverCalls()...)},
+			{claimsRow, exporterLives()},
 			{joinsRow, exporterJoins()},
 			{"Cost", exporterCost()},
-		}, folded: []string{driversRow, joinsRow},
+		}, folded: []string{claimsRow, joinsRow},
 	}
 }
 
-// The rows that are empty in most clusters: without failures, or without metrics of the kubelet and
-// of drivers.
-const driversRow, joinsRow = "Claims and drivers", "Joins and series"
+// The rows that are for experts, or empty without failures.
+const claimsRow, joinsRow = "Claims until they are active", "Joins and series"
 
 // top restricts lines to the 20 with the highest values of the expression of, at the end of the
 // time that is shown. In of, <end> follows each metric: it is evaluated once, and reads few samples
@@ -75,10 +74,6 @@ func exporterSources() []Panel {
 				"none is known to have failed", "{{source}} {{reason}}",
 				`sum by (source, reason) (max by (<node>, source, reason) (
 					rate(dra_exporter_source_errors_total{<of nodes>}[$__rate_interval])))`)),
-		tableOf("Last success", "Time of the last successful reading of the 20 sources for which it is the longest ago.",
-			"none is scraped", 12, 8,
-			columnOf("Last success", "dateTimeFromNow",
-				`bottomk(20, min by (<node>, source) (dra_exporter_source_last_success_timestamp_seconds{<of nodes>})) * 1000`)),
 		orEmpty("where no input was ever rejected",
 			line("Rejected input", "Rows and readings per second that were rejected, by input and reason.", "cps",
 				"nothing is known to be rejected", "{{input}} {{reason}}",
@@ -119,48 +114,6 @@ func exporterLives() []Panel {
 	}
 }
 
-// driverCalls are the panels of the kubelet's and drivers' own metrics of the same time.
-func driverCalls() []Panel {
-	const (
-		called     = `dra_grpc_operations_duration_seconds`
-		operations = `dra_operations_duration_seconds`
-		nvidia     = `nvidia_dra_request_duration_seconds`
-	)
-	mean := func(by, family string) string {
-		of := func(part string) string {
-			return `sum by (` + by + `) (max by (<node>, ` + by + `) (increase(` + family + part + `{<of nodes>}[$__range])))`
-		}
-		return of("_sum") + ` / (` + of("_count") + ` > 0)`
-	}
-	count := func(by, family string) string {
-		return `sum by (` + by + `) (max by (<node>, ` + by + `) (increase(` + family + `_count{<of nodes>}[$__range]))) > 0`
-	}
-	return []Panel{
-		orEmpty("without metrics of the kubelet",
-			ranked("Calls", 0, "Calls of drivers by the kubelet", "Calls of each driver in the selected time range, by the "+
-				"kubelet's own metrics. The claims' mean wait minus the mean call is the time that the kubelet took, and pods "+
-				"that it handled first.", "needs the kubelet's metrics ("+called+") with the label node", 8, 7,
-				columnOf("Calls", "none", count("driver_name, method_name, grpc_status_code", called)),
-				columnOf("Mean", "s", mean("driver_name, method_name, grpc_status_code", called)))),
-		orEmpty("without metrics of the kubelet",
-			ranked("Pods", 0, "Claims of pods, by the kubelet", "How long the kubelet took to prepare and to unprepare all "+
-				"claims of a pod, and how often it failed, in the selected time range.", "needs the kubelet's metrics ("+
-				operations+") with the label node", 8, 7,
-				columnOf("Pods", "none", count("operation_name, is_error", operations)),
-				columnOf("Mean", "s", mean("operation_name, is_error", operations)))),
-		orEmpty("without metrics of NVIDIA's DRA driver",
-			ranked("Requests", 0, "NVIDIA's DRA driver", "Requests to NVIDIA's DRA driver by its own metrics, requests in "+
-				"progress, and errors, in the selected time range.", "needs the metrics of NVIDIA's DRA driver ("+nvidia+") "+
-				"with the label node", 8, 7,
-				columnOf("Failed", "none", `sum by (driver, error_type) (max by (<node>, driver, error_type) `+
-					`(increase(nvidia_dra_node_prepare_errors_total{<of nodes>}[$__range])) > 0)`),
-				columnOf("Requests", "none", count("driver, operation", nvidia)),
-				columnOf("Mean", "s", mean("driver, operation", nvidia)),
-				columnOf("In progress", "none",
-					`sum by (driver, operation) (max by (<node>, driver, operation) (nvidia_dra_requests_inflight{<of nodes>}))`))),
-	}
-}
-
 func exporterJoins() []Panel {
 	return []Panel{
 		orEmpty("where every device is measured",
@@ -182,12 +135,6 @@ func exporterJoins() []Panel {
 		orEmpty("where none are dropped",
 			line("Series dropped", "Series that are dropped because of --max-series.", "none", "none", "{{node}}",
 				`topk(20, max by (<node>) (dra_exporter_series_dropped{<of nodes>}) > 0)`)),
-		line("Receipts", "Ended claims with a receipt, per second, over all nodes.", "cps", "no flight recorder",
-			"receipts", `sum(max by (<node>) (rate(dra_exporter_receipts_total{<of nodes>}[$__rate_interval])))`),
-		line("Age of snapshots", "Age of the scraped snapshot over time, of the 20 exporters whose last one is the oldest.",
-			"s", "none is scraped", "{{node}}", `time() - (max by (<node>) `+
-				`(dra_exporter_snapshot_timestamp_seconds{<of nodes>}) and on (<node>) bottomk(20, max by (<node>) `+
-				`(dra_exporter_snapshot_timestamp_seconds{<of nodes>} @ end())))`),
 	}
 }
 
@@ -209,9 +156,5 @@ func exporterCost() []Panel {
 			"s", "none is scraped", "{{node}}",
 			top("<node>", `max by (<node>) (scrape_duration_seconds{<of nodes>} `+own+`)`,
 				`avg_over_time(scrape_duration_seconds{<of nodes>}[$__rate_interval] <end>) `+ownAtEnd)),
-		line("Goroutines", "Goroutines of the 20 exporters with the most at the end. A number that rises continuously "+
-			"indicates a leak.", "none", "no process metrics", "{{node}}",
-			top("<node>", `max by (<node>) (go_goroutines{<of nodes>} `+own+`)`,
-				`go_goroutines{<of nodes>} <end> `+ownAtEnd)),
 	}
 }

@@ -314,27 +314,14 @@ func sickDevices() Panel {
 	}
 }
 
-// stuckClaims are the claims that wait or make no progress. Those of the whole cluster, also
-// without a node, come from the metrics of kube-state-metrics.
+// stuckClaims are the claims that wait or make no progress.
 func stuckClaims() []Panel {
-	const (
-		of    = `{cluster=~"$cluster", namespace=~"$namespace"}`
-		named = `, "resourceclaim_name", "$1", "resourceclaim", "(.+)")`
-		key   = "cluster, namespace, resourceclaim_name"
-	)
 	return []Panel{
 		stalledTable(),
-		orEmpty("where kube-state-metrics has no metrics of claims",
-			tableOf("Pending claims", "The 20 claims that have waited the longest for devices.", "no claim is pending, or "+
-				"kube-state-metrics has no metrics of claims", 8, 6,
-				columnOf("Created", "dateTimeFromNow", `bottomk(20, max by (`+key+`) (label_replace(kube_resourceclaim_created`+
-					of+named+`)
-					and on (`+key+`) (max by (`+key+`) (label_replace(kube_resourceclaim_status_allocated`+of+named+`) == 0)) * `+
-					`1000`))),
 		orEmpty("while all claims are prepared",
 			total(tableOf("Claims that wait for their driver", "Claims that hold devices which their driver has not "+
 				"prepared, so that no pod can use them. If this lasts longer than some seconds, see DRAClaimNotPrepared in "+
-				"the runbook.", "none", 8, 6,
+				"the runbook.", "none", 12, 6,
 				columnOf("Devices", "none", `topk(20, count by (<claim driver>) (group by (<claim device>) `+
 					`(dra_claim_device_info{cluster=~"$cluster", node=~"$node", driver=~"$driver", namespace=~"$namespace", `+
 					`state="allocated", admin_access="false"})))`)))),
@@ -346,7 +333,7 @@ func stalledTable() Panel {
 	return orEmpty("while no claim is stalled",
 		ranked("Power", 20, "Stalled claims", "Claims that keep a device busy without progress, as when a collective "+
 			"operation hangs: the quantities that are far below their baseline, and the power of the claim. Click a claim "+
-			"to open its dashboard. See DRAClaimStalled in the runbook.", "none", 8, 6,
+			"to open its dashboard. See DRAClaimStalled in the runbook.", "none", 12, 6,
 			labelsOf(`max by (<claim device>, reason) (dra_claim_stalled`+of+` == 1) and on (<claim device>) topk(20, `+
 				stalledPower+`)`), columnOf("Power", "watt", `topk(20, `+stalledPower+`)`)))
 }

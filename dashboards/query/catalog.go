@@ -31,7 +31,7 @@ type Catalog map[string]Family
 // TargetLabels returns the labels that the scrape configuration and federation add to each series.
 func TargetLabels() []string { return []string{"cluster", "node", "instance", "job"} }
 
-// NewCatalog returns the exporter's families and the metrics of Prometheus and kube-state-metrics
+// NewCatalog returns the exporter's families and the metrics of Prometheus and of inference servers
 // that are used.
 func NewCatalog() (Catalog, error) {
 	c := Catalog{}
@@ -72,21 +72,9 @@ func families(f exposition.Family) []Family {
 
 // foreign returns the metrics of other programs, with their labels.
 func foreign() map[string]string {
-	const (
-		served = "namespace pod model_name"
-		called = "driver_name method_name grpc_status_code"
-	)
+	const served = "namespace pod model_name"
 	return map[string]string{
-		"up": "", "scrape_duration_seconds": "", "scrape_samples_scraped": "", "process_cpu_seconds_total": "",
-		"process_resident_memory_bytes": "", "go_goroutines": "",
-		// kube-state-metrics, internal/store/resourceclaim.go and resourceslice.go, and
-		// docs/metrics/workload/pod-metrics.md.
-		"kube_resourceclaim_created":                "namespace resourceclaim",
-		"kube_resourceclaim_status_allocated":       "namespace resourceclaim",
-		"kube_resourceclaim_status_reserved_for":    "namespace resourceclaim consumer_resource consumer_name consumer_uid",
-		"kube_resourceclaim_allocation_device_info": "namespace resourceclaim request driver pool device",
-		"kube_resourceslice_device_info":            "resourceslice driver pool_name node_name device_name",
-		"kube_pod_status_unschedulable":             "namespace pod uid",
+		"up": "", "scrape_duration_seconds": "", "process_cpu_seconds_total": "", "process_resident_memory_bytes": "",
 		// vLLM, docs/usage/metrics.md. Triton's backend for it says model and version in place of
 		// model_name and engine.
 		"vllm:generation_tokens_total": "model engine " + served, "vllm:prompt_tokens_total": "model engine " + served,
@@ -98,15 +86,5 @@ func foreign() map[string]string {
 		"nv_inference_count": "namespace pod model version",
 		// TensorRT-LLM (docs.nvidia.com/dynamo, TensorRT-LLM Observability): successful requests.
 		"trtllm_request_success_total": "engine_type finished_reason " + served,
-		// The kubelet, pkg/kubelet/metrics/metrics.go.
-		"dra_operations_duration_seconds_sum":      "operation_name is_error",
-		"dra_operations_duration_seconds_count":    "operation_name is_error",
-		"dra_grpc_operations_duration_seconds_sum": called, "dra_grpc_operations_duration_seconds_count": called,
-		// NVIDIA's DRA driver, pkg/metrics/dra_requests.go.
-		"nvidia_dra_request_duration_seconds_sum":   "driver operation",
-		"nvidia_dra_request_duration_seconds_count": "driver operation",
-		"nvidia_dra_requests_inflight":              "driver operation",
-		"nvidia_dra_node_prepare_errors_total":      "driver error_type",
-		"nvidia_dra_node_unprepare_errors_total":    "driver error_type",
 	}
 }

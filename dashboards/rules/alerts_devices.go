@@ -96,8 +96,7 @@ func lostDeviceAlerts(o *Options) []alert {
 				`node='%s'}) == 0" $labels.cluster $labels.node | query }} Down:{{ range $i, $s := . }}{{ if $i }},{{ end }} ` +
 				`{{ $s.Labels.source }}{{ end }}.{{ end }}`,
 			meaning: "A vendor's library or driver on the node is missing or hangs, so that none of its devices can be " +
-				"read. [DRADeviceDown](#dradevicedown) then fires for each device; " +
-				"[inhibitions.yaml](../deployments/integrations/alertmanager/inhibitions.yaml) reduces these alerts to one page.",
+				"read. [DRADeviceDown](#dradevicedown) then fires for each device.",
 			diagnosis: "`dra-exporter check` on the node reports why the source fails. Check whether the driver or " +
 				"the kernel is being upgraded; then see the kernel's log.",
 			mitigation: "Finish or roll back the upgrade of the driver, or restart the node. Workloads on the devices may " +
@@ -141,19 +140,6 @@ func loadAlerts(o *Options) []alert {
 
 func capacityAlerts(o *Options) []alert {
 	return []alert{{
-		name: "DRADevicesUnclaimedWhilePodsPend", severity: info, hold: o.PendingFor, keep: o.KeepFiring,
-		expr: `
-			sum by (cluster) (max by (cluster, driver, vendor, model) (cluster:dra_devices:count{state="free"}))
-			and on (cluster) (kube_pod_status_unschedulable == 1)`,
-		summary:     "Devices are free ({{ $value }}) while pods can't be scheduled.",
-		description: "Devices are healthy and unclaimed while pods are pending.",
-		meaning: "The alert needs metrics of kube-state-metrics. The pods may wait for something other than " +
-			"devices.",
-		diagnosis: "`kubectl describe` of a pending pod. Its claim may request attributes, a topology or a number of " +
-			"devices on one node that the free devices cannot satisfy.",
-		mitigation: "Relax the claim's selectors, defragment nodes, or remove taints that are no longer needed: tainted " +
-			"devices are not counted here (`device:dra_state:info{state=\"tainted\"}`).",
-	}, {
 		name: "DRAClusterDeviceOvercommitted", severity: warning, hold: o.For, keep: o.KeepFiring,
 		expr: `
 			sum by (cluster, driver, pool, device, cluster_device, resource) (

@@ -57,7 +57,7 @@ func TestGroups(t *testing.T) {
 				if slices.Contains(by, g.Name) && !slices.Contains(before, metric) {
 					t.Errorf("%s: %s%s comes before %s, which it uses", g.Name, r.Record, r.Alert, metric)
 				}
-				if g.Scope == Global && by == nil && !strings.HasPrefix(metric, "kube_") {
+				if g.Scope == Global && by == nil {
 					t.Errorf("%s: %s%s reads %s, which only nodes have", g.Name, r.Record, r.Alert, metric)
 				}
 				global := func(o Group) bool { return o.Scope == Global && slices.Contains(by, o.Name) }

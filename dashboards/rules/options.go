@@ -29,7 +29,6 @@ type Options struct {
 	KeepFiring time.Duration `yaml:"keepFiringFor"`
 	StaleAfter time.Duration `yaml:"staleAfter"` // the age at which a snapshot is stale
 	DownRatio  float64       `yaml:"downRatio"`  // the share of exporters that may be down
-	PendingFor time.Duration `yaml:"pendingFor"` // how long pods must have been unschedulable
 
 	// Prices are those of an hour of a device, by model: the first one that matches applies. The
 	// currency is the user's. A model without a price costs nothing, and is listed as such.
@@ -118,7 +117,7 @@ func Defaults() Options {
 			Memory: 1 << 30, Partly: 0.5, OptOut: "dra_exporter_idle_alerts",
 		},
 		DownRatio: 0.2, ErrorWindow: 15 * time.Minute, ThrottledRatio: 0.2, For: 5 * time.Minute,
-		KeepFiring: 5 * time.Minute, StaleAfter: time.Minute, PendingFor: 15 * time.Minute, Prices: defaultPrices(),
+		KeepFiring: 5 * time.Minute, StaleAfter: time.Minute, Prices: defaultPrices(),
 		Job: "(.*/)?dra-exporter", Compat: CompatOptions{
 			Interval: 30 * time.Second, Exported: true, DCGM: OtherSeries{Job: "dcgm-exporter"},
 			AMD: OtherSeries{Job: "device-metrics-exporter"},

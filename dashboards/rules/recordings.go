@@ -54,6 +54,5 @@ func recordings() []recordingGroup {
 		{"dra-exporter-members-global", Global, "<long interval>", stragglers()},
 		{"dra-exporter-hours-global", Global, Hourly, hours()},
 		{"dra-exporter-failures-global", Global, Hourly, failures()},
-		{"dra-exporter-claims-global", Global, "<interval>", clusterClaims()},
 	}
 }

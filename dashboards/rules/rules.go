@@ -18,8 +18,7 @@ type Scope string
 const (
 	// Node are rules about single nodes. A server that scrapes some of the nodes can evaluate them.
 	Node Scope = "node"
-	// Global are rules over all nodes. They read what those of nodes record and metrics of
-	// kube-state-metrics, and nothing else.
+	// Global are rules over all nodes. They read what those of nodes record, and nothing else.
 	Global Scope = "global"
 )
 

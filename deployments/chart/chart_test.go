@@ -198,7 +198,7 @@ func TestAuthorization(t *testing.T) {
 	if diff := cmp.Diff([]rbacv1.PolicyRule{{
 		NonResourceURLs: []string{
 			"/metrics", "/api/v1/snapshot", "/api/v1/fit", "/api/v1/history", "/api/v1/incidents", "/api/v1/receipts",
-			"/api/v1/summary",
+			"/api/v1/summary", "/page/rows",
 		},
 		Verbs: []string{"get"},
 	}}, scraper.Rules); diff != "" {

@@ -67,9 +67,6 @@ func Duration(seconds float64) string {
 // Clock formats a time.
 func Clock(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 MST") }
 
-// ClockOfDay is [Clock] without the date, for columns of recent times.
-func ClockOfDay(at time.Time) string { return at.UTC().Format(time.TimeOnly) }
-
 // Ago formats the time that has passed.
 func Ago(now, at time.Time) string { return Duration(max(0, now.Sub(at).Seconds())) + " ago" }
 

@@ -17,7 +17,7 @@ func (n *known) incidentsOf(of Subject) Section {
 	s := Section{Title: "Incidents", Head: []string{"What happened", "State", "Began", "How often", "Last"}}
 	for _, i := range n.incidents {
 		if len(s.Rows) < maxIncidentRows && of.Hit(i) {
-			state, class := StateOf(i)
+			state, class := stateOf(i)
 			s.Rows = append(s.Rows, []Item{
 				{Text: i.Text, Incident: i.ID},
 				{Text: state, Class: class},
@@ -30,47 +30,54 @@ func (n *known) incidentsOf(of Subject) Section {
 	return s
 }
 
-// StateOf returns one word that says whether an incident is open, and its CSS class.
-func StateOf(i *recorder.Incident) (word, class string) {
+// incidentOpen is the state of an incident that is not over.
+const incidentOpen = "open"
+
+// stateOf returns one word that says whether an incident is open, and its CSS class.
+func stateOf(i *recorder.Incident) (word, class string) {
 	if i.Open() {
-		return "open", "bad"
+		return incidentOpen, "bad"
 	}
 	return "resolved", "dim"
 }
 
-// incidentRow is a line of the page about an incident.
-type incidentRow struct {
+// IncidentRow is a line of the page about an incident.
+type IncidentRow struct {
 	ID    string   `json:"id"`
 	State string   `json:"state"`
 	Class string   `json:"class"`
 	Why   string   `json:"why,omitempty"` // why it is resolved
 	Text  string   `json:"text"`
-	Since string   `json:"since"`
-	For   string   `json:"for"`
+	Since Figure   `json:"since"`
+	For   Figure   `json:"for"`
 	Count int      `json:"count"`
-	Last  string   `json:"last"`
+	Last  Figure   `json:"last"`
 	Hit   string   `json:"hit"`
 	Lines []string `json:"lines,omitempty"` // polylines of a small chart of the device
 	Mark  string   `json:"mark,omitempty"`  // the onset in that chart
 }
 
+// IsOpen reports whether the incident is not over.
+func (r *IncidentRow) IsOpen() bool { return r.State == incidentOpen }
+
 // maxIncidentRows limits the incidents in the details of one device, claim or pod.
 const maxIncidentRows = 8
 
-func (v *Page) incidentRows() []incidentRow {
+func (v *Page) incidentRows() []IncidentRow {
 	if v.config.Recorder == nil {
 		return nil
 	}
-	var out []incidentRow
+	var out []IncidentRow
 	for _, i := range v.config.Recorder.Incidents() {
-		row := incidentRow{
-			ID: i.ID, Text: i.Text, Since: Clock(i.Onset), For: Lasted(i, v.of.Time), Count: i.Count, Last: Clock(i.Last),
-			Hit: podsHit(i),
+		row := IncidentRow{
+			ID: i.ID, Text: i.Text, Since: timeFigure(i.Onset), For: lasted(i, v.of.Time), Count: i.Count,
+			Last: timeFigure(i.Last),
+			Hit:  podsHit(i),
 		}
 		if !i.Open() {
 			row.Why = i.Resolution.Meaning()
 		}
-		row.State, row.Class = StateOf(i)
+		row.State, row.Class = stateOf(i)
 		row.Lines, row.Mark = thumbnail(i, v.catalogue)
 		out = append(out, row)
 	}
@@ -104,12 +111,12 @@ func EventText(node string, i *recorder.Incident, h *recorder.Holder, ofPod bool
 	return text
 }
 
-// Lasted returns the duration of an incident, until now if it is open.
-func Lasted(i *recorder.Incident, now time.Time) string {
+// lasted returns the duration of an incident, until now if it is open.
+func lasted(i *recorder.Incident, now time.Time) Figure {
 	if !i.Open() {
 		now = *i.End
 	}
-	return Duration(max(0, now.Sub(i.Onset).Seconds()))
+	return lasting(max(0, now.Sub(i.Onset).Seconds()))
 }
 
 // thumbnail returns a small chart of the quantity that shows the device's work best: power, else
@@ -154,14 +161,14 @@ func kindText(i *recorder.Incident) string {
 // incidentFacts describes an incident, beginning with its course.
 func incidentFacts(i *recorder.Incident, now time.Time) Section {
 	facts := Section{Title: "Incident " + i.ID}
-	state, class := StateOf(i)
+	state, class := stateOf(i)
 	if !i.Open() {
 		state += " " + Clock(*i.End) + ": " + i.Resolution.Meaning()
 	}
 	facts.Rows = append(facts.Rows, []Item{{Text: "state"}, {Text: state, Class: class}})
-	facts.fact("began", Clock(i.Onset)+", lasts "+Lasted(i, now))
+	facts.fact("began", Clock(i.Onset)+", lasts "+lasted(i, now).Text)
 	if !i.Open() {
-		facts.Rows[1][1].Text = Clock(i.Onset) + ", lasted " + Lasted(i, now)
+		facts.Rows[1][1].Text = Clock(i.Onset) + ", lasted " + lasted(i, now).Text
 	}
 	if !i.NotBefore.IsZero() && slices.ContainsFunc(i.Holders, func(h recorder.Holder) bool { return h.Possible }) {
 		facts.fact("happened", "at some time between "+Clock(i.NotBefore)+" and "+Clock(i.Onset))

@@ -28,7 +28,7 @@ func (f *figures) setRecent(of recorder.Recent) {
 		return
 	}
 	if !math.IsNaN(of.Traffic) {
-		f.Traffic = scaled(of.Traffic, "B/s", 1000)
+		f.Traffic = newFigure(scaled(of.Traffic, "B/s", 1000), of.Traffic)
 	}
 	most := 0.
 	for _, v := range of.Values {

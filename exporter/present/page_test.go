@@ -29,13 +29,13 @@ func TestRows(t *testing.T) {
 	v := NewPage(h.Last, Config{QuietAfter: 30 * time.Second})
 	var devices, claims, pods []string
 	for _, d := range v.Devices {
-		devices = append(devices, strings.TrimSpace(d.Device+" "+string(d.State)+" "+d.Quiet))
+		devices = append(devices, strings.TrimSpace(d.Device+" "+string(d.State)+" "+d.Quiet.Text))
 	}
 	for _, c := range v.Claims {
-		claims = append(claims, strings.TrimSpace(c.Name+" "+c.Quiet))
+		claims = append(claims, strings.TrimSpace(c.Name+" "+c.Quiet.Text))
 	}
 	for _, p := range v.Pods {
-		pods = append(pods, strings.TrimSpace(p.Name+" "+p.Quiet))
+		pods = append(pods, strings.TrimSpace(p.Name+" "+p.Quiet.Text))
 	}
 	expect.Equal(t, "devices", []string{
 		"gpu-4 unhealthy", "gpu-3 quiet 2 min", "gpu-2 active", "gpu-6 active", "gpu-10 active", "nic active",
@@ -46,7 +46,9 @@ func TestRows(t *testing.T) {
 		t.Errorf("pods: %v, want %v first", pods, want)
 	}
 	gpu2 := v.Devices[2]
-	want := figures{Utilization: "97.0 %", Memory: "1 GiB of 80 GiB", Temperature: "61 °C"}
+	want := figures{
+		Utilization: Figure{"97.0 %", 0.97}, Memory: Figure{"1 GiB of 80 GiB", 1.074e9}, Temperature: Figure{"61 °C", 61},
+	}
 	expect.That(t, gpu2.figures == want && gpu2.Sharing == "" && len(gpu2.Holders) == 1 && len(gpu2.Admins) == 1,
 		"gpu-2 is %+v", gpu2)
 	shared := v.Devices[3]
@@ -98,14 +100,14 @@ func TestTrafficIsRecorded(t *testing.T) {
 		r.Record(h.Last.Snapshot)
 	}
 	v := NewPage(h.Last, Config{Recorder: r, QuietAfter: time.Minute})
-	device := v.Devices[slices.IndexFunc(v.Devices, func(r deviceRow) bool { return r.Device == "nic" })]
-	claim := v.Claims[slices.IndexFunc(v.Claims, func(r holderRow) bool { return r.Name == "net" })]
-	pod := v.Pods[slices.IndexFunc(v.Pods, func(r holderRow) bool { return r.Name == "pod-of-net" })]
+	device := v.Devices[slices.IndexFunc(v.Devices, func(r DeviceRow) bool { return r.Device == "nic" })]
+	claim := v.Claims[slices.IndexFunc(v.Claims, func(r HolderRow) bool { return r.Name == "net" })]
+	pod := v.Pods[slices.IndexFunc(v.Pods, func(r HolderRow) bool { return r.Name == "pod-of-net" })]
 	for what, of := range map[string]figures{"device": device.figures, "claim": claim.figures, "pod": pod.figures} {
-		expect.That(t, of.Traffic == "100 MB/s" && regexp.MustCompile(`^-{25,27}9{3,5}$`).MatchString(string(of.Trend)),
+		expect.That(t, of.Traffic == Figure{"100 MB/s", 1e8} && regexp.MustCompile(`^-{25,27}9{3,5}$`).MatchString(string(of.Trend)),
 			"the %s has the traffic %q and the trend %q", what, of.Traffic, of.Trend)
 	}
-	busy := v.Claims[slices.IndexFunc(v.Claims, func(r holderRow) bool { return r.Name == "busy" })]
+	busy := v.Claims[slices.IndexFunc(v.Claims, func(r HolderRow) bool { return r.Name == "busy" })]
 	expect.That(t, regexp.MustCompile(`^-+0+\d?9+$`).MatchString(string(busy.Trend)),
 		"a claim that works for half a minute has the trend %q", busy.Trend)
 	lines := trend("--09-9").Lines()

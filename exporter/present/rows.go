@@ -43,15 +43,15 @@ type Page struct {
 	Everywhere []holderLine `json:"everywhere,omitempty"` // holders with admin access to most devices, in no row
 	Tiles      []tile       `json:"tiles"`
 	Troubles   []trouble    `json:"troubles"`
-	Devices    []deviceRow  `json:"devices"`
+	Devices    []DeviceRow  `json:"devices"`
 	IDs        []string     `json:"ids"` // devices that claims and pods hold
-	Claims     []holderRow  `json:"claims"`
-	Pods       []holderRow  `json:"pods"`
+	Claims     []HolderRow  `json:"claims"`
+	Pods       []HolderRow  `json:"pods"`
 	Ended      int          `json:"ended"` // number of claims and pods that have ended
 	// More is the number of rows of claims and pods that are left out, since there are too many.
 	More int `json:"more,omitempty"`
 	// Incidents are the newest ones of the flight recorder.
-	Incidents []incidentRow `json:"incidents,omitempty"`
+	Incidents []IncidentRow `json:"incidents,omitempty"`
 
 	of        *exposition.Snapshot
 	config    Config
@@ -78,17 +78,8 @@ type trouble struct {
 	Do     string        `json:"do,omitempty"`
 }
 
-// figures are values in the units of the page; "" if unknown.
-type figures struct {
-	Utilization string `json:"utilization"`
-	Memory      string `json:"memory"` // used and capacity
-	Power       string `json:"power"`
-	Temperature string `json:"temperature"` // the highest one
-	Traffic     string `json:"traffic"`     // a rate
-	Trend       trend  `json:"trend,omitempty"`
-}
-
-type deviceRow struct {
+// DeviceRow is a device.
+type DeviceRow struct {
 	driver.ID
 
 	Name    string       `json:"id"`
@@ -96,7 +87,7 @@ type deviceRow struct {
 	State   book.State   `json:"state"`
 	Class   string       `json:"class"`
 	Why     string       `json:"why"`
-	Quiet   string       `json:"quiet,omitempty"` // for how long it has been quiet
+	Quiet   Figure       `json:"quiet"` // for how long it has been quiet
 	Marks   []mark       `json:"marks,omitempty"`
 	Sharing string       `json:"sharing,omitempty"` // "": at most one claim holds it
 	Holders []holderLine `json:"holders,omitempty"`
@@ -125,23 +116,24 @@ type holderLine struct {
 	Part  string `json:"part,omitempty"`
 }
 
-// holderRow is a row for a claim's or a pod's part of a device.
-type holderRow struct {
+// HolderRow is a claim's or a pod's part of a device.
+type HolderRow struct {
 	Namespace, Name string
 	Device          driver.ID
-	Stalled         bool
-	Quiet           string // for how long it has been quiet; "": it is not
-	Held            string // for how long
-	Active          string // in which part of that time it was active
+	State           book.State // of the device
+	Quiet           Figure     // for how long it has been quiet; unknown: it is not
+	Held            Figure     // for how long
+	Active          Figure     // in which part of that time it was active
 	figures
 
-	device    int // position in Page.IDs
-	unhealthy bool
-	quiet     time.Duration
+	device int // position in Page.IDs
 }
 
+// Stalled reports whether the claim makes no progress.
+func (r *HolderRow) Stalled() bool { return r.State == book.StateStalled }
+
 // cells are the row as an array, in the order of the page's columns.
-func (r *holderRow) cells() []any {
+func (r *HolderRow) cells() []any {
 	return []any{
 		&r.Namespace, &r.Name, &r.device, &r.Quiet, &r.Utilization, &r.Memory, &r.Power, &r.Traffic, &r.Held, &r.Active,
 		&r.Trend,
@@ -149,28 +141,28 @@ func (r *holderRow) cells() []any {
 }
 
 // MarshalJSON writes the row as an array.
-func (r *holderRow) MarshalJSON() ([]byte, error) { return json.Marshal(r.cells()) }
+func (r *HolderRow) MarshalJSON() ([]byte, error) { return json.Marshal(r.cells()) }
 
 // UnmarshalJSON reads what MarshalJSON writes. [Page.Complete] sets the other fields.
-func (r *holderRow) UnmarshalJSON(text []byte) error {
+func (r *HolderRow) UnmarshalJSON(text []byte) error {
 	cells := r.cells()
 	return json.Unmarshal(text, &cells)
 }
 
 // Complete sets what a page that was read as JSON lacks: the devices of the holders.
 func (v *Page) Complete() {
-	devices := map[string]*deviceRow{}
+	devices := map[string]*DeviceRow{}
 	for i := range v.Devices {
 		devices[v.Devices[i].Name] = &v.Devices[i]
 	}
-	for _, rows := range [][]holderRow{v.Claims, v.Pods} {
+	for _, rows := range [][]HolderRow{v.Claims, v.Pods} {
 		for i := range rows {
 			r := &rows[i]
 			if r.device < 0 || r.device >= len(v.IDs) {
 				continue
 			}
 			if d := devices[v.IDs[r.device]]; d != nil {
-				r.Device, r.Stalled = d.ID, d.State == book.StateStalled
+				r.Device, r.State = d.ID, d.State
 			}
 		}
 	}
@@ -180,8 +172,8 @@ func (v *Page) Complete() {
 func NewPage(s *exposition.Snapshot, c Config) *Page {
 	v := &Page{
 		of: s, config: c, catalogue: s.Catalogue.OrStandard(),
-		Node: c.Node, Version: c.Version, Time: Clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []deviceRow{},
-		IDs: []string{}, Claims: []holderRow{}, Pods: []holderRow{},
+		Node: c.Node, Version: c.Version, Time: Clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []DeviceRow{},
+		IDs: []string{}, Claims: []HolderRow{}, Pods: []HolderRow{},
 		states: map[driver.ID]book.State{}, stalled: map[driver.ID]string{}, index: map[driver.ID]int{},
 	}
 	if c.Recorder != nil {
@@ -208,11 +200,11 @@ func NewPage(s *exposition.Snapshot, c Config) *Page {
 			row.Why = v.stalled[d.ID]
 		}
 		if state == book.StateQuiet {
-			row.Quiet = Duration(s.Time.Sub(lastActive[i]).Seconds())
+			row.Quiet = lasting(s.Time.Sub(lastActive[i]).Seconds())
 		}
 		v.Devices = append(v.Devices, row)
 	}
-	slices.SortFunc(v.Devices, func(a, b deviceRow) int {
+	slices.SortFunc(v.Devices, func(a, b DeviceRow) int {
 		return cmp.Or(
 			book.CompareAttention(a.State, b.State), compareIDs(a.ID, b.ID),
 		)
@@ -235,8 +227,8 @@ func NewPage(s *exposition.Snapshot, c Config) *Page {
 const maxHolderRows = 1000
 
 // holders returns the rows of holders that have not ended.
-func (v *Page) holders(kind recorder.OwnerKind, holders []book.Holder) []holderRow {
-	rows := make([]holderRow, 0, len(holders))
+func (v *Page) holders(kind recorder.OwnerKind, holders []book.Holder) []HolderRow {
+	rows := make([]HolderRow, 0, len(holders))
 	for i := range holders {
 		h := &holders[i]
 		if h.IsAggregated() { // its pods have rows of their own
@@ -248,8 +240,7 @@ func (v *Page) holders(kind recorder.OwnerKind, holders []book.Holder) []holderR
 		}
 		row := newHolderRow(h, v.of.Time, v.config.QuietAfter)
 		row.setRecent(v.recent[recorder.Owner{Kind: kind, Namespace: h.Namespace, Name: h.Name, Device: h.Device}])
-		row.unhealthy = v.states[h.Device] == book.StateUnhealthy
-		row.Stalled = v.stalled[h.Device] != ""
+		row.State = v.states[h.Device]
 		row.device = v.indexOf(h.Device)
 		rows = append(rows, row)
 	}
@@ -281,10 +272,10 @@ func compareFlags(a, b bool) int {
 
 // compareHolders orders holders of unhealthy devices first, then stalled ones, then those that have
 // been quiet for longest.
-func compareHolders(a, b holderRow) int {
+func compareHolders(a, b HolderRow) int {
 	return cmp.Or(
-		compareFlags(a.unhealthy, b.unhealthy), compareFlags(a.Stalled, b.Stalled),
-		cmp.Compare(b.quiet, a.quiet), CompareNames(a.Namespace, b.Namespace), CompareNames(a.Name, b.Name),
+		compareFlags(a.State == book.StateUnhealthy, b.State == book.StateUnhealthy), compareFlags(a.Stalled(), b.Stalled()),
+		cmp.Compare(b.Quiet.Number, a.Quiet.Number), CompareNames(a.Namespace, b.Namespace), CompareNames(a.Name, b.Name),
 		compareIDs(a.Device, b.Device),
 	)
 }
@@ -303,8 +294,8 @@ func StateClass(state book.State) string {
 	}
 }
 
-func newDeviceRow(d *book.Device, state book.State) deviceRow {
-	row := deviceRow{
+func newDeviceRow(d *book.Device, state book.State) DeviceRow {
+	row := DeviceRow{
 		ID: d.ID, Name: d.ID.String(), Model: d.Entry.Model, State: state, Why: state.Meaning(), Class: StateClass(state),
 		Marks: taintMarks(d.Entry.Taints), figures: figuresOf(d.Values),
 	}
@@ -404,31 +395,18 @@ func podList(pods []podresources.Pod) string {
 	return strings.Join(names, ", ")
 }
 
-func newHolderRow(h *book.Holder, now time.Time, quietAfter time.Duration) holderRow {
-	row := holderRow{
-		Namespace: h.Namespace, Name: h.Name, Device: h.Device, Held: Duration(h.Allocated), figures: figuresOf(h.Values),
+func newHolderRow(h *book.Holder, now time.Time, quietAfter time.Duration) HolderRow {
+	row := HolderRow{
+		Namespace: h.Namespace, Name: h.Name, Device: h.Device, Held: lasting(h.Allocated), figures: figuresOf(h.Values),
 	}
 	for i := range h.Values {
 		if v := &h.Values[i]; v.Quantity == driver.ActiveSeconds && h.Allocated > 0 {
-			row.Active = percentOf(min(1, v.Value/h.Allocated))
+			part := min(1, v.Value/h.Allocated)
+			row.Active = newFigure(percentOf(part), part)
 		}
 	}
-	if !h.LastActive.IsZero() {
-		if quiet := now.Sub(h.LastActive); quiet >= quietAfter {
-			row.quiet, row.Quiet = quiet, Duration(quiet.Seconds())
-		}
+	if quiet := now.Sub(h.LastActive); !h.LastActive.IsZero() && quiet >= quietAfter {
+		row.Quiet = lasting(quiet.Seconds())
 	}
 	return row
-}
-
-// figuresOf returns the figures of a row, except traffic.
-func figuresOf(values []book.Value) figures {
-	var f Figures
-	for i := range values {
-		f.set(values[i].Quantity, values[i].Value)
-	}
-	return figures{
-		Utilization: f.Text(driver.Utilization), Memory: f.Text(driver.MemoryUsed), Power: f.Text(driver.Power),
-		Temperature: f.Text(driver.Temperature),
-	}
 }

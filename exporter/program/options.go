@@ -136,8 +136,8 @@ func (o *options) addWebFlags(add addFlag) {
 	add("web.created-samples", "", &o.rendering.CreatedSamples,
 		"Write _created lines in OpenMetrics text. Most scrapers make series of them; protobuf carries created timestamps "+
 			"without this.")
-	add("web.api", "true", &o.withAPI, "Serve JSON under /api/; the command top needs it.")
-	add("web.page", "true", &o.withPage, "Serve the page at /.")
+	add("web.api", "true", &o.withAPI, "Serve JSON under /api/.")
+	add("web.page", "true", &o.withPage, "Serve the page at /; the commands top and why need it.")
 	add("web.host", "=NAME", &o.pages.Hosts,
 		"Name under which browsers find the page and the JSON (repeatable), besides addresses, the node's name, and names "+
 			"without a dot or in .svc, .cluster.local, .internal: requests to others are refused.")

@@ -93,23 +93,14 @@ func fill(v reflect.Value) {
 // hostileNode serves the documents of a node in which each string is the hostile text.
 func hostileNode(t *testing.T) string {
 	t.Helper()
-	var report present.Report
-	var incidents present.IncidentsReport
+	var page present.Page
 	var detail present.Detail
-	for _, document := range []any{&report, &incidents, &detail} {
+	for _, document := range []any{&page, &detail} {
 		fill(reflect.ValueOf(document).Elem())
 	}
-	for _, holders := range [][]present.HolderReport{report.Claims, report.Pods, report.YoungPods} {
-		holders[0].Ended = nil
-	}
-	for _, incident := range incidents.Incidents {
-		incident.End, incident.Chart = nil, nil
-		incident.Holders[0].Hit = true
-	}
-	incidents.Next = ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]any{
-			"/api/v1/snapshot": report, "/api/v1/incidents": incidents, "/page/detail": detail,
+			"/page/rows": page, "/api/v1/snapshot": page, "/page/detail": detail,
 		}[r.URL.Path])
 	}))
 	t.Cleanup(server.Close)
@@ -139,9 +130,9 @@ func TestTopIsPlain(t *testing.T) {
 	}
 	var stdout, stderr bytes.Buffer
 	Run(t.Context(), []string{"top", "--url=" + url, "--output=json"}, nil, &stdout, &stderr)
-	var all top.Everything
-	if err := json.Unmarshal(stdout.Bytes(), &all); err != nil || len(all.Devices) == 0 || all.Devices[0].Device != name {
-		t.Errorf("JSON has the devices %+v, %v", all.Devices, err)
+	var all []struct{ Snapshot present.Page }
+	if err := json.Unmarshal(stdout.Bytes(), &all); err != nil || len(all) == 0 || all[0].Snapshot.Devices[0].Model != name {
+		t.Errorf("JSON has the nodes %+v, %v", all, err)
 	}
 	if i := strings.IndexFunc(stdout.String(), func(r rune) bool { return r != '\n' && commands(r) }); i >= 0 {
 		t.Errorf("JSON has a control character: %q", stdout.String()[i:min(i+80, stdout.Len())])

@@ -79,7 +79,7 @@ func (o *topOptions) addTargets(c *kingpin.CmdClause) {
 // addTable adds the flags of a table.
 func (o *topOptions) addTable(c *kingpin.CmdClause) {
 	c.Flag(
-		"output", "Format: table, wide or json; json prints once, and all views.",
+		"output", "Format: table, wide or json, which is /api/v1/snapshot and /api/v1/incidents of each exporter.",
 	).Short('o').Default("table").EnumVar(&o.output, "table", "wide", "json")
 	orders := texts(top.Orders())
 	c.Flag("sort", "Sort by: "+strings.Join(orders, ", ")+".").Default("state").EnumVar(&o.sort, orders...)

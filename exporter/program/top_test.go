@@ -28,14 +28,13 @@ func apiServer(t *testing.T, refuse ...string) (kubeconfig string, asked func() 
 		return fmt.Sprintf(`{"metadata": {"namespace": "dra", "name": "x-%d"}, "spec": {"nodeName": "node-%d", "containers": [
 			{"ports": [{"name": "metrics", "containerPort": 10985}]}]}, "status": {"phase": "Running"}}`, n, n)
 	}
-	snapshot := func(n int) string {
-		return fmt.Sprintf(`{"time": "2026-11-23T12:00:00Z", "node": "node-%d", "devices": [{"driver": "gpu.example.com",
-			"pool": "node-%d", "device": "gpu-0", "state": "stalled", "attribution": "exclusive", "shares": [
-			{"namespace": "team", "claim": "train-%d", "weight": 1, "pods": ["team/rank-%d"]}]}],
-			"claims": [{"namespace": "team", "name": "train-%d", "driver": "gpu.example.com", "pool": "node-%d",
-			"device": "gpu-0", "since": "2026-11-23T11:00:00Z", "allocatedSeconds": 3600}], "pods": [
-			{"namespace": "team", "name": "rank-%d", "driver": "gpu.example.com", "pool": "node-%d", "device": "gpu-0",
-			"since": "2026-11-23T11:00:00Z"}]}`, n, n, n, n, n, n, n, n)
+	rows := func(n int) string {
+		return fmt.Sprintf(`{"time": "2026-11-23 12:00:00 UTC", "node": "node-%d", "ids": ["gpu.example.com/p/gpu-0"],
+			"devices": [{"driver": "gpu.example.com", "pool": "p", "device": "gpu-0", "id": "gpu.example.com/p/gpu-0",
+			"state": "stalled", "holders": [{"claim": "team/train-%d", "pods": "team/rank-%d"}]}],
+			"claims": [["team", "train-%d", 0]], "pods": [["team", "rank-%d", 0]],
+			"incidents": [{"id": "i%d", "state": "open", "text": "gpu-0: XID 31", "count": 3, "hit": "team/rank-%d"}]}`,
+			n, n, n, n, n, n, n)
 	}
 	answers := map[string]string{
 		"/api/v1/pods":                        `{"items": [` + exporter(1) + "," + exporter(2) + `]}`,
@@ -45,12 +44,7 @@ func apiServer(t *testing.T, refuse ...string) (kubeconfig string, asked func() 
 			{"resource": "pods", "name": "rank-2", "uid": "2"}]}}`,
 	}
 	for n := 1; n <= 2; n++ {
-		proxy := fmt.Sprintf("/api/v1/namespaces/dra/pods/x-%d:10985/proxy/api/v1/", n)
-		answers[proxy+"snapshot"] = snapshot(n)
-		answers[proxy+"incidents"] = fmt.Sprintf(`{"node": "node-%d", "incidents": [{"id": "i%d", "kind": "xid",
-			"text": "gpu-0: XID 31", "count": 3, "device": {"driver": "gpu.example.com", "pool": "node-%d", "device": "gpu-0"},
-			"onset": "2026-11-23T11:59:00Z", "last": "2026-11-23T11:59:30Z", "detected": "2026-11-23T11:59:00Z",
-			"holders": [{"namespace": "team", "claim": "train-%d", "pod": "rank-%d", "hit": true}]}]}`, n, n, n, n, n)
+		answers[fmt.Sprintf("/api/v1/namespaces/dra/pods/x-%d:10985/proxy/page/rows", n)] = rows(n)
 		for of, title := range map[string]string{
 			fmt.Sprintf("claim=team/train-%d", n): "Claim team/train-", fmt.Sprintf("pod=team/rank-%d", n): "Pod team/rank-",
 			"device=gpu-0": "Device gpu-", fmt.Sprintf("incident=i%d", n): "Incident i",

@@ -23,7 +23,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
@@ -36,11 +35,10 @@ type Node struct {
 // getter opens a document.
 type getter = func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error)
 
-// The paths of an exporter's snapshot, incidents and details.
+// The paths of an exporter's rows and details.
 const (
-	snapshotPath  = "/api/v1/snapshot"
-	incidentsPath = "/api/v1/incidents"
-	detailPath    = "/page/detail"
+	rowsPath   = "/page/rows"
+	detailPath = "/page/detail"
 )
 
 // maxObject is the largest accepted size of an answer of the API server, in bytes.
@@ -56,7 +54,7 @@ const (
 
 func newMemory() *decode.Budget { return decode.NewBudget(nodeShare, nodesPool) }
 
-// fetchTimeout is the longest time for one snapshot.
+// fetchTimeout is the longest time for one answer.
 const fetchTimeout = 5 * time.Second
 
 // FromURL returns the exporter at an address: a URL, or HOST:PORT.
@@ -142,20 +140,6 @@ func fromURL(client *http.Client, base *url.URL, name string) Node {
 		return response.Body, nil
 	}
 	return Node{name, get}
-}
-
-// report gets the snapshot of the exporter.
-func (n Node) report(ctx context.Context, memory *decode.Account) (present.Report, error) {
-	return fetch(ctx, n, snapshotPath, nil, func(r io.Reader) (present.Report, error) {
-		return decode.Report(r, memory)
-	})
-}
-
-// incidents gets the incidents of the exporter.
-func (n Node) incidents(ctx context.Context, memory *decode.Account) (present.IncidentsReport, error) {
-	return fetch(ctx, n, incidentsPath, nil, func(r io.Reader) (present.IncidentsReport, error) {
-		return decode.Incidents(r, memory)
-	})
 }
 
 // fetch gets a document.

@@ -1,6 +1,7 @@
 package top
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
 // Format is how rows are printed.
@@ -35,37 +37,67 @@ type Config struct {
 	Clean    func(string) string // replaces characters that control a terminal
 }
 
-// Print prints the rows of one moment; as JSON, those of all views. If some exporters fail, it
-// prints the answers of the others and returns an error.
+// Print prints the rows of one moment, or JSON. If some exporters fail, it prints the answers of
+// the others and returns an error.
 func Print(ctx context.Context, c Config, w io.Writer) error {
+	if c.Format == FormatJSON {
+		return c.printJSON(ctx, w)
+	}
 	f := &fleet{}
 	f.poll(ctx, c.Find)
-	all, failed := f.everything(), f.err(c.View)
-	if len(all.Devices) == 0 && failed != nil {
+	failed := f.err()
+	if len(f.pages()) == 0 && failed != nil {
 		return failed
 	}
-	if err := c.write(f, &all, w); err != nil {
+	if _, err := fmt.Fprintf(w, "%s\n\n", c.Clean(f.heading())); err != nil {
 		return err
 	}
-	return failed
+	shown := f.table(cmp.Or(c.View, ViewDevices), c.Filter, c.Order, c.Reverse)
+	titles, lines := shown.lay(len(f.answers) > 1, c.Format == FormatWide, c.Clean)
+	return cmp.Or(write(w, titles, lines), failed)
 }
 
-func (c *Config) write(f *fleet, all *Everything, w io.Writer) error {
-	chosen := all.chosen(c.Filter, c.Order, c.Reverse)
-	if c.Format == FormatJSON {
-		return encode(w, chosen)
-	}
-	if _, err := fmt.Fprintf(w, "%s  %s\n\n", c.Clean(f.heading()), all.summary()); err != nil {
+// Documents are what an exporter serves as JSON.
+type Documents struct {
+	Name      string          `json:"name"`
+	Snapshot  json.RawMessage `json:"snapshot,omitempty"`  // /api/v1/snapshot
+	Incidents json.RawMessage `json:"incidents,omitempty"` // /api/v1/incidents
+	Error     string          `json:"error,omitempty"`
+
+	err error // of the snapshot
+}
+
+// printJSON prints what all exporters serve as JSON, unchanged.
+func (c *Config) printJSON(ctx context.Context, w io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	nodes, err := c.Find(ctx)
+	if err != nil {
 		return err
 	}
-	table := chosen.table(c.View, len(f.answers) > 1, c.Format == FormatWide, c.Clean)
-	return table.write(w)
-}
-
-func encode(w io.Writer, document any) error {
+	memory := newMemory()
+	var all []*Documents
+	askEach(nodes, func(n Node) func() {
+		d, account := &Documents{Name: n.Name}, memory.Open(maxNode)
+		all = append(all, d)
+		raw := func(r io.Reader) (json.RawMessage, error) { return decode.Raw(r, account) }
+		return func() {
+			var without error // the flight recorder may be off
+			d.Snapshot, d.err = fetch(ctx, n, "/api/v1/snapshot", nil, raw)
+			d.Incidents, without = fetch(ctx, n, "/api/v1/incidents", nil, raw)
+			if err := cmp.Or(d.err, without); err != nil {
+				d.Error = err.Error()
+			}
+		}
+	})
+	slices.SortFunc(all, func(a, b *Documents) int { return present.CompareNames(a.Name, b.Name) })
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
-	return encoder.Encode(document)
+	err = encoder.Encode(all)
+	for _, d := range all {
+		err = errors.Join(err, d.err)
+	}
+	return oneLine(err)
 }
 
 // errNotFound is the error for something that no node has.
@@ -93,9 +125,17 @@ func Describe(ctx context.Context, c Config, of []Subject, w io.Writer) error {
 		failed = errors.Join(failed, err)
 	}
 	if failed != nil {
-		return errors.New(strings.ReplaceAll(failed.Error(), "\n", "; "))
+		return oneLine(failed)
 	}
 	return fmt.Errorf("%s: %w", of[0].Name, errNotFound)
+}
+
+// oneLine returns an error whose text has one line.
+func oneLine(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 
 // describe describes a subject by the answers of all nodes, in their order. It returns the nodes

@@ -33,8 +33,7 @@ type screen struct {
 	terminal tcell.Screen
 	colours  map[string]tcell.Color // by class
 	polled                          // the last answers
-	all      Everything
-	chosen   Everything // filtered and sorted
+	chosen   map[View]table         // filtered and sorted
 	table    *tview.Table
 	rows     []row // of the table
 	text     *tview.TextView
@@ -89,7 +88,6 @@ func (v *screen) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case v.polled = <-answers:
-			v.all = v.everything()
 		case event := <-events:
 			switch e := event.(type) {
 			case *tcell.EventKey:
@@ -140,18 +138,22 @@ func (v *screen) poll(ctx context.Context, answers chan<- polled) {
 
 // arrange fills in the table, or the text in its place.
 func (v *screen) arrange() {
-	v.chosen = v.all.chosen(v.Filter, v.Order, v.Reverse)
-	shown := v.chosen.table(v.View, len(v.answers) > 1, v.Format == FormatWide, v.Clean)
+	v.chosen = map[View]table{}
+	for _, view := range Views() {
+		v.chosen[view] = v.fleet.table(view, v.Filter, v.Order, v.Reverse)
+	}
+	shown := v.chosen[v.View]
 	v.rows = shown.rows
+	titles, lines := shown.lay(len(v.answers) > 1, v.Format == FormatWide, v.Clean)
 	at, _ := v.table.GetSelection()
 	v.table.Clear()
-	for n, title := range shown.titles {
+	for n, title := range titles {
 		cell := v.cell(n, title, tcell.StyleDefault.Underline(true))
 		v.table.SetCell(0, n, cell.SetSelectable(false))
 	}
-	for i, r := range v.rows {
-		for n, text := range r.cells {
-			v.table.SetCell(1+i, n, v.cell(n, text, tcell.StyleDefault.Foreground(v.colours[r.class])))
+	for i, line := range lines {
+		for n, text := range line {
+			v.table.SetCell(1+i, n, v.cell(n, text, tcell.StyleDefault.Foreground(v.colours[v.rows[i].class])))
 		}
 	}
 	v.table.Select(max(1, min(at, len(v.rows))), 0)
@@ -191,18 +193,13 @@ func (v *screen) describe() string {
 	return strings.Join(lines, "\n")
 }
 
-// open shows the details of the selected row; for a namespace, its claims.
+// open shows the details of the selected row.
 func (v *screen) open() {
 	at, _ := v.table.GetSelection()
 	if at > len(v.rows) || len(v.rows) == 0 {
 		return
 	}
 	of := v.rows[at-1].subject
-	if of.View == ViewNamespaces {
-		v.show(ViewClaims)
-		v.Filter = of.Name + "/"
-		return
-	}
 	v.details = &of
 	v.text.ScrollToBeginning()
 	v.asked.Store(&of)
@@ -239,7 +236,7 @@ F6 s     sort by the next: state, device, utilization, memory, power, traffic, q
 P M T    sort by utilization, memory, time without activity
 W N      sort by power (watts), network traffic
 I r      reverse the order
-1 to 5   devices, claims, pods, namespaces, incidents; Tab goes to the next
+1 to 4   devices, claims, pods, incidents; Tab goes to the next
 ← →      more columns
 Enter    details and the recording of the selected row
 w        all columns
@@ -285,7 +282,7 @@ func (v *screen) command(e *tcell.EventKey) bool {
 		v.Order = by[key]
 	case key == 'h', key == '?', e.Key() == tcell.KeyF1:
 		v.help = true
-	case key >= '1' && key <= '5':
+	case key >= '1' && key <= '4':
 		v.show(Views()[key-'1'])
 	case key == 'i':
 		v.show(ViewIncidents)
@@ -328,15 +325,15 @@ func (v *screen) edit(e *tcell.EventKey) {
 func (v *screen) draw(now time.Time) {
 	v.terminal.Clear()
 	width, height := v.terminal.Size()
-	v.line(0, "[::b]", v.heading()+"  "+v.all.summary())
+	v.line(0, "[::b]", v.heading())
 	x := 0
 	for i, view := range Views() {
 		style := map[bool]string{true: "[::r]"}[view == v.View]
-		_, n := tview.Print(v.terminal, fmt.Sprintf("%s%d %s %d", style, i+1, view, v.chosen.count(view)), x, 1, width-x,
+		_, n := tview.Print(v.terminal, fmt.Sprintf("%s%d %s %d", style, i+1, view, len(v.chosen[view].rows)), x, 1, width-x,
 			tview.AlignLeft, tcell.ColorDefault)
 		x += n + 2
 	}
-	if troubles := v.troubles(now, v.View); len(troubles) > 0 {
+	if troubles := v.troubles(now); len(troubles) > 0 {
 		v.line(2, map[bool]string{true: "[red]"}[v.colours != nil], strings.Join(troubles, "; "))
 	}
 	body := tview.Primitive(v.table)
@@ -367,7 +364,7 @@ func (v *screen) footer() string {
 		out += ", reversed"
 	}
 	if v.Filter != "" {
-		out += fmt.Sprintf(", %d with %q", v.chosen.count(v.View), v.Filter)
+		out += fmt.Sprintf(", %d with %q", len(v.rows), v.Filter)
 	}
 	return out + "  F1 help  F3 / filter  F6 sort  Enter details  F10 quit"
 }

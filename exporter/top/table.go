@@ -4,241 +4,238 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 
-	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 )
 
 // View is a view of the table.
 type View string
 
-// The views, in the order of their keys: 1 to 5.
+// The views, in the order of their keys: 1 to 4.
 const (
-	ViewDevices    View = "devices"
-	ViewClaims     View = "claims"
-	ViewPods       View = "pods"
-	ViewNamespaces View = "namespaces"
-	ViewIncidents  View = "incidents"
+	ViewDevices   View = "devices"
+	ViewClaims    View = "claims"
+	ViewPods      View = "pods"
+	ViewIncidents View = "incidents"
 )
 
 // Views returns all views.
-func Views() []View {
-	return []View{ViewDevices, ViewClaims, ViewPods, ViewNamespaces, ViewIncidents}
+func Views() []View { return []View{ViewDevices, ViewClaims, ViewPods, ViewIncidents} }
+
+// Order is a criterion for sorting rows.
+type Order string
+
+// The orders. The largest number comes first, and states that need attention come first.
+const (
+	ByState       Order = "state"
+	ByDevice      Order = "device"
+	ByUtilization Order = "utilization"
+	ByMemory      Order = "memory"
+	ByPower       Order = "power"
+	ByTraffic     Order = "traffic"
+	ByQuiet       Order = "quiet"
+	ByClaim       Order = "claim"
+)
+
+// Orders returns all orders.
+func Orders() []Order {
+	return []Order{ByState, ByDevice, ByUtilization, ByMemory, ByPower, ByTraffic, ByQuiet, ByClaim}
 }
 
-// table is a view as text. Columns without a value are left out.
+// column is a column of a view.
+type column struct {
+	title string
+	by    Order // which sorts by it; "": none
+	wide  bool  // it is only in wide tables
+	list  bool  // it is complete only in wide tables
+}
+
+// The column that is shown for several nodes, and what separates the elements of lists.
+const (
+	nodeTitle = "NODE"
+	separator = "; "
+)
+
+// columns returns the columns of a view. The first ones are seen on a narrow terminal.
+func (v View) columns() []column {
+	node, state := column{title: nodeTitle}, column{title: "STATE", by: ByState}
+	device, pods := column{title: "DEVICE", by: ByDevice}, column{title: "PODS", list: true}
+	utilization, power := column{title: "UTIL", by: ByUtilization}, column{title: "POWER", by: ByPower}
+	memory := column{title: "MEMORY", by: ByMemory}
+	quiet, traffic := column{title: "QUIET", by: ByQuiet}, column{title: "TRAFFIC", by: ByTraffic}
+	switch v {
+	case ViewClaims, ViewPods:
+		name := column{title: map[View]string{ViewClaims: "CLAIM", ViewPods: "POD"}[v], by: ByClaim}
+		return []column{
+			name, state, node, utilization, power, pods, device, memory, quiet, traffic, {title: "HELD"}, {title: "ACTIVE"},
+		}
+	case ViewIncidents:
+		return []column{
+			node, state, {title: "INCIDENT"}, {title: "HIT"}, {title: "BEGAN"}, {title: "LASTS"}, {title: "TIMES"},
+			{title: "LAST"}, {title: "ID", wide: true},
+		}
+	case ViewDevices:
+	}
+	return []column{
+		node, device, state, utilization, power, pods, memory, {title: "TEMP", wide: true}, quiet, traffic,
+		{title: "CLAIM", by: ByClaim, list: true}, {title: "MODEL", wide: true}, {title: "DRIVER", wide: true},
+		{title: "POOL", wide: true}, {title: "WHY", wide: true},
+	}
+}
+
+// table is a view.
 type table struct {
-	titles []string
-	rows   []row
+	columns []column
+	rows    []row
 }
 
 // row is a line of a table.
 type row struct {
-	cells   []string
+	cells   []present.Figure
 	class   string // of its state, as [present.StateClass] has it
 	subject Subject
 }
 
-// column is a column of a table.
-type column[T any] struct {
-	title string
-	cell  func(*T) string
-}
-
-// cellsOf returns a row in columns.
-func cellsOf[T any](of *T, columns []column[T]) []string {
-	var out []string
-	for _, c := range columns {
-		out = append(out, cmp.Or(c.cell(of), "-"))
-	}
-	return out
-}
-
-// tabulate lays out rows. clean replaces characters that control a terminal.
-func tabulate[T any](
-	rows []T, columns []column[T], clean func(string) string, about func(*T) (of Subject, class string),
-) table {
-	var out table
-	for i := range rows {
-		subject, class := about(&rows[i])
-		out.rows = append(out.rows, row{cellsOf(&rows[i], columns), class, subject})
-	}
-	for n := range slices.Backward(columns) {
-		has := func(r row) bool { return r.cells[n] != "-" }
-		if len(rows) == 0 || slices.ContainsFunc(out.rows, has) {
-			out.titles = slices.Insert(out.titles, 0, columns[n].title)
+// table lays out a view of all nodes: the rows that contain all words of a text in any column,
+// sorted.
+func (f *fleet) table(view View, filter string, by Order, reverse bool) table {
+	out := table{columns: view.columns()}
+	words := strings.Fields(strings.ToLower(filter))
+	for from, a := range f.answers {
+		if a.page == nil {
 			continue
 		}
-		for i := range out.rows {
-			out.rows[i].cells = slices.Delete(out.rows[i].cells, n, n+1)
+		for _, r := range rowsOf(view, from, a.page) {
+			var all strings.Builder
+			for _, c := range r.cells {
+				all.WriteString(strings.ToLower(c.Text) + " ")
+			}
+			if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(all.String(), word) }) {
+				out.rows = append(out.rows, r)
+			}
 		}
 	}
-	for _, r := range out.rows {
-		for i, text := range r.cells {
-			r.cells[i] = clean(text)
+	out.sort(by, reverse)
+	return out
+}
+
+func text(s string) present.Figure { return present.Figure{Text: s} }
+
+// rowsOf returns the rows of a node in a view, with a cell for each column.
+func rowsOf(view View, from string, p *present.Page) (out []row) {
+	attention := slices.SortedFunc(slices.Values(book.States()), book.CompareAttention)
+	state := func(s book.State) present.Figure {
+		return present.Figure{Text: string(s), Number: float64(slices.Index(attention, s))}
+	}
+	add := func(name, class string, cells ...present.Figure) {
+		out = append(out, row{cells, class, Subject{view, name, from}})
+	}
+	podsOf := map[[2]string]string{} // by device and claim
+	for i := range p.Devices {
+		d := &p.Devices[i]
+		var pods, claims []string
+		for _, h := range d.Holders {
+			podsOf[[2]string{d.Name, h.Claim}] = h.Pods
+			pods, claims = append(pods, h.Pods), append(claims, h.Claim)
+		}
+		if view == ViewDevices {
+			add(d.Name, d.Class, text(p.Node), text(d.Device), state(d.State), d.Utilization, d.Power, listOf(pods), d.Memory,
+				d.Temperature, d.Quiet, d.Traffic, listOf(claims), text(d.Model), text(d.Driver), text(d.Pool), text(d.Why))
+		}
+	}
+	for _, h := range map[View][]present.HolderRow{ViewClaims: p.Claims, ViewPods: p.Pods}[view] {
+		name, pods := h.Namespace+"/"+h.Name, ""
+		if view == ViewClaims {
+			pods = podsOf[[2]string{h.Device.String(), name}]
+		}
+		add(name, present.StateClass(h.State), text(name), state(h.State), text(p.Node), h.Utilization, h.Power, text(pods),
+			text(h.Device.Device), h.Memory, h.Quiet, h.Traffic, h.Held, h.Active)
+	}
+	if view == ViewIncidents {
+		for _, i := range p.Incidents {
+			// The exporter sorts them: open ones first, then by the last occurrence.
+			s := present.Figure{Text: i.State, Number: -i.Last.Number}
+			if !i.IsOpen() {
+				s.Number += math.MaxUint32
+			}
+			add(i.ID, i.Class, text(p.Node), s, text(i.Text), text(i.Hit), i.Since, i.For, text(strconv.Itoa(i.Count)), i.Last,
+				text(i.ID))
 		}
 	}
 	return out
 }
 
-// write writes the table with aligned columns.
-func (t *table) write(w io.Writer) error {
+// listOf joins what is known of some names.
+func listOf(names []string) present.Figure {
+	slices.SortFunc(names, present.CompareNames)
+	names = slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" })
+	return text(strings.Join(names, separator))
+}
+
+// sort sorts rows by an order, or by the state if the view has no such column, then by all columns.
+func (t *table) sort(by Order, reverse bool) {
+	at := slices.IndexFunc(t.columns, func(c column) bool { return c.by == by })
+	if at < 0 {
+		at, by = slices.IndexFunc(t.columns, func(c column) bool { return c.by == ByState }), ByState
+	}
+	slices.SortFunc(t.rows, func(a, b row) int {
+		order := compare(a.cells[at], b.cells[at], by)
+		if reverse {
+			order = -order
+		}
+		return cmp.Or(order, slices.CompareFunc(a.cells, b.cells, func(x, y present.Figure) int {
+			return present.CompareNames(x.Text, y.Text)
+		}))
+	})
+}
+
+// compare compares cells by an order. Unknown numbers are the smallest.
+func compare(a, b present.Figure, by Order) int {
+	switch {
+	case by == ByDevice, by == ByClaim:
+		return present.CompareNames(a.Text, b.Text)
+	case by == ByState:
+		return cmp.Compare(a.Number, b.Number)
+	case a.Text == "" || b.Text == "":
+		return cmp.Compare(len(b.Text), len(a.Text))
+	default:
+		return cmp.Compare(b.Number, a.Number)
+	}
+}
+
+// lay returns the titles and the texts of a table: with the node for several nodes, and with all
+// columns if wide. Columns without a value are left out. clean replaces characters that control a
+// terminal.
+func (t *table) lay(nodes, wide bool, clean func(string) string) (titles []string, lines [][]string) {
+	lines = make([][]string, len(t.rows))
+	for n, c := range t.columns {
+		has := func(r row) bool { return r.cells[n].Text != "" }
+		if c.wide && !wide || c.title == nodeTitle && !nodes || len(t.rows) > 0 && !slices.ContainsFunc(t.rows, has) {
+			continue
+		}
+		titles = append(titles, c.title)
+		for i := range t.rows {
+			shown := t.rows[i].cells[n].Text
+			if c.list && !wide {
+				shown = present.First(strings.Split(shown, separator), separator)
+			}
+			lines[i] = append(lines[i], clean(cmp.Or(shown, "-")))
+		}
+	}
+	return titles, lines
+}
+
+// write writes titles and lines with aligned columns.
+func write(w io.Writer, titles []string, lines [][]string) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(out, strings.Join(t.titles, "\t")) // the error is Flush's
-	for _, r := range t.rows {
-		_, _ = fmt.Fprintln(out, strings.Join(r.cells, "\t"))
+	for _, line := range slices.Insert(lines, 0, titles) {
+		_, _ = fmt.Fprintln(out, strings.Join(line, "\t")) // the error is Flush's
 	}
 	return out.Flush() //nolint:wrapcheck // it is w's
-}
-
-// choose returns the rows that contain all words of a text in any column.
-func choose[T any](rows []T, columns []column[T], text string) []T {
-	words := strings.Fields(strings.ToLower(text))
-	return slices.DeleteFunc(slices.Clone(rows), func(of T) bool {
-		all := strings.ToLower(strings.Join(cellsOf(&of, columns), " "))
-		return slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(all, word) })
-	})
-}
-
-// Filter returns the rows that contain all words of a text: in a name, a model or the state.
-func Filter(rows []present.Device, text string) []present.Device {
-	return choose(rows, deviceColumns(true, true), text)
-}
-
-// count returns how many rows a view has.
-func (e *Everything) count(view View) int {
-	return map[View]int{
-		ViewDevices: len(e.Devices), ViewClaims: len(e.Claims), ViewPods: len(e.Pods),
-		ViewNamespaces: len(e.Namespaces), ViewIncidents: len(e.Incidents),
-	}[view]
-}
-
-// table lays out a view: with nodes for several nodes, and with everything if wide.
-func (e *Everything) table(view View, nodes, wide bool, clean func(string) string) table {
-	holders := map[View][]present.Holder{ViewClaims: e.Claims, ViewPods: e.Pods, ViewNamespaces: e.Namespaces}
-	switch view {
-	case ViewIncidents:
-		return tabulate(e.Incidents, incidentColumns(nodes, wide), clean, func(i *Incident) (Subject, string) {
-			_, class := present.StateOf(i.Incident)
-			return Subject{view, i.ID, i.from}, class
-		})
-	case ViewClaims, ViewPods, ViewNamespaces:
-		return tabulate(holders[view], holderColumns(view, nodes, wide), clean, func(h *present.Holder) (Subject, string) {
-			return Subject{view, h.String(), h.From}, present.StateClass(h.State)
-		})
-	case ViewDevices:
-	}
-	return tabulate(e.Devices, deviceColumns(nodes, wide), clean, func(d *present.Device) (Subject, string) {
-		return Subject{ViewDevices, d.String(), d.From}, present.StateClass(d.State)
-	})
-}
-
-// deviceColumns returns the columns of devices. The first ones are seen on a narrow terminal.
-func deviceColumns(nodes, wide bool) []column[present.Device] {
-	type of = present.Device
-	var out []column[of]
-	if nodes {
-		out = append(out, column[of]{"NODE", func(d *of) string { return d.Node }})
-	}
-	out = append(out, column[of]{"DEVICE", func(d *of) string { return d.Device }},
-		column[of]{"STATE", (*of).StateText})
-	out = append(out, measured(wide, func(d *of) *present.Figures { return &d.Figures },
-		column[of]{"PODS", func(d *of) string { return list(d.Pods, wide) }})...)
-	out = append(out, column[of]{"CLAIM", func(d *of) string { return list(d.Claims, wide) }})
-	if wide {
-		out = append(out, column[of]{"MODEL", func(d *of) string { return d.Model }},
-			column[of]{"DRIVER", func(d *of) string { return d.Driver }},
-			column[of]{"POOL", func(d *of) string { return d.Pool }})
-	}
-	return out
-}
-
-// measured returns the columns of values, with others after the most important ones.
-func measured[T any](wide bool, of func(*T) *present.Figures, others ...column[T]) []column[T] {
-	figure := func(title string, q driver.Quantity) column[T] {
-		return column[T]{title, func(r *T) string { return of(r).Text(q) }}
-	}
-	out := []column[T]{figure("UTIL", driver.Utilization), figure("POWER", driver.Power)}
-	out = append(append(out, others...), figure("MEMORY", driver.MemoryUsed))
-	if wide {
-		out = append(out, figure("TEMP", driver.Temperature), figure("ENERGY", driver.Energy))
-	}
-	return append(out, column[T]{"QUIET", func(r *T) string { return of(r).Quiet() }},
-		column[T]{"TRAFFIC", func(r *T) string { return of(r).TrafficText() }})
-}
-
-// holderColumns returns the columns of claims, pods or namespaces.
-func holderColumns(view View, nodes, wide bool) []column[present.Holder] {
-	type of = present.Holder
-	state := column[of]{"STATE", func(h *of) string { return string(h.State) }}
-	figures := func(h *of) *present.Figures { return &h.Figures }
-	if view == ViewNamespaces {
-		count := func(title string, names func(*of) []string) column[of] {
-			return column[of]{title, func(h *of) string { return strconv.Itoa(len(names(h))) }}
-		}
-		return append([]column[of]{
-			{"NAMESPACE", (*of).String},
-			state,
-			count("DEVICES", func(h *of) []string { return h.Devices }),
-			count("CLAIMS", func(h *of) []string { return h.Claims }),
-			count("PODS", func(h *of) []string { return h.Pods }),
-		}, measured(wide, figures)...)
-	}
-	title, other := "CLAIM", column[of]{"PODS", func(h *of) string { return short(h.Pods, h.Namespace, wide) }}
-	if view == ViewPods {
-		title, other = "POD", column[of]{"CLAIMS", func(h *of) string { return short(h.Claims, h.Namespace, wide) }}
-	}
-	out := []column[of]{{title, (*of).String}, state}
-	if nodes {
-		out = append(out, column[of]{"NODE", func(h *of) string { return h.Node }})
-	}
-	out = append(out, measured(wide, figures, other,
-		column[of]{"DEVICES", func(h *of) string { return list(h.DeviceNames(), wide) }})...)
-	return append(out, column[of]{"HELD", func(h *of) string { return present.Duration(h.HeldSeconds) }})
-}
-
-// incidentColumns returns the columns of incidents.
-func incidentColumns(nodes, wide bool) []column[Incident] {
-	type of = Incident
-	var out []column[of]
-	if nodes {
-		out = append(out, column[of]{"NODE", func(i *of) string { return i.Node }})
-	}
-	out = append(out,
-		column[of]{"STATE", func(i *of) string {
-			word, _ := present.StateOf(i.Incident)
-			return word
-		}},
-		column[of]{"INCIDENT", func(i *of) string { return i.Text }},
-		column[of]{"HIT", func(i *of) string { return list(i.Pods(), wide) }},
-		column[of]{"BEGAN", func(i *of) string { return present.ClockOfDay(i.Onset) }},
-		column[of]{"LASTS", func(i *of) string { return present.Lasted(i.Incident, i.now) }},
-		column[of]{"TIMES", func(i *of) string { return strconv.Itoa(i.Count) }},
-		column[of]{"LAST", func(i *of) string { return present.ClockOfDay(i.Last) }})
-	if wide {
-		out = append(out, column[of]{"CLAIMS", func(i *of) string { return list(i.Claims(), wide) }},
-			column[of]{"ID", func(i *of) string { return i.ID }})
-	}
-	return out
-}
-
-// list joins names: all, or the first three.
-func list(names []string, all bool) string {
-	if all {
-		return strings.Join(names, " ")
-	}
-	return present.First(names, " ")
-}
-
-// short lists names. It omits the namespace if it is that of the row.
-func short(names []string, namespace string, all bool) string {
-	out := make([]string, 0, len(names))
-	for _, name := range names {
-		out = append(out, strings.TrimPrefix(name, namespace+"/"))
-	}
-	return list(out, all)
 }

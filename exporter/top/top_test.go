@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -32,8 +33,43 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func same(s string) string { return s }
 
-func report(node string, devices ...present.DeviceReport) present.Report {
-	return present.Report{Time: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), Node: node, Devices: devices}
+// page returns the rows of a node. Its claim team/train holds the first device with two pods, and
+// an incident hit it.
+func page(node string, devices ...present.DeviceRow) *present.Page {
+	p := &present.Page{Node: node, Time: "2026-11-22 12:00:00 UTC", Devices: devices, IDs: []string{devices[0].Name}}
+	claim := present.HolderRow{Namespace: "team", Name: "train"}
+	claim.Power, claim.Traffic, claim.Held = figure(70, "W"), figure(100, "MB/s"), figure(600, "s")
+	p.Claims, p.Pods = []present.HolderRow{claim}, []present.HolderRow{claim, claim}
+	p.Pods[0].Name, p.Pods[1].Name = "rank-0", "rank-1"
+	p.Incidents = []present.IncidentRow{{
+		ID: "7", State: "open", Text: devices[0].Device + ": XID 31", Count: 29, Hit: "team/rank-0", For: figure(90, "s"),
+		Last: figure(1795348800, ""),
+	}}
+	return p
+}
+
+func figure(v float64, unit string) present.Figure {
+	return present.Figure{Text: strings.TrimSpace(fmt.Sprint(v, " ", unit)), Number: v}
+}
+
+// device returns a device in a state with a power, which is unknown if it is 0.
+func device(name string, state book.State, watts float64) present.DeviceRow {
+	d := present.DeviceRow{
+		ID:   driver.ID{Driver: "gpu.example.com", Pool: "pool", Device: name},
+		Name: "gpu.example.com/pool/" + name, State: state, Class: present.StateClass(state),
+	}
+	if watts > 0 {
+		d.Power = figure(watts, "W")
+	}
+	return d
+}
+
+// held returns a device that some pods hold through claims.
+func held(d present.DeviceRow, holders string) present.DeviceRow {
+	if err := json.Unmarshal([]byte(holders), &d.Holders); err != nil {
+		panic(err)
+	}
+	return d
 }
 
 // answering returns an exporter with documents, by path, and by what details are of.
@@ -57,102 +93,109 @@ func answering(name string, documents map[string]any) Node {
 	}}
 }
 
-func device(name string, state book.State, values ...present.ValueReport) present.DeviceReport {
-	return present.DeviceReport{
-		ID: driver.ID{Driver: "gpu.example.com", Pool: "pool", Device: name}, State: state, Values: values,
+// knows returns the state of nodes that have answered.
+func knows(pages ...*present.Page) *fleet {
+	f := &fleet{answers: map[string]*answer{}}
+	for _, p := range pages {
+		p.Complete()
+		f.answers[p.Node] = &answer{page: p}
 	}
-}
-
-func value(quantity string, v float64) present.ValueReport {
-	return present.ValueReport{Quantity: quantity, Value: v}
-}
-
-func names(rows []present.Device) string {
-	var out []string
-	for _, r := range rows {
-		out = append(out, r.Device)
-	}
-	return strings.Join(out, " ")
+	return f
 }
 
 func TestSortAndFilter(t *testing.T) {
-	r := report("node-1",
-		device("gpu-10", book.StateFree),
-		device("gpu-2", book.StateActive, value("utilization", 0.5), value("memory_used", 1)),
-		device("gpu-1", book.StateActive, value("utilization", 0.9)),
-		device("gpu-3", book.StateUnhealthy, value("power", 7)),
-		device("gpu-4", book.StateQuiet, value("utilization", 0)),
-		device("gpu-5", book.StateStalled, value("utilization", 1)))
-	rows := present.Devices(&r, "")
+	busy := func(name string, ratio float64, state book.State) present.DeviceRow {
+		d := device(name, state, 0)
+		d.Utilization = figure(ratio, "%")
+		return d
+	}
+	f := knows(page("node-1", device("gpu-10", book.StateFree, 0), busy("gpu-2", 50, book.StateActive),
+		busy("gpu-1", 90, book.StateActive), device("gpu-3", book.StateUnhealthy, 7), busy("gpu-4", 0, book.StateQuiet),
+		busy("gpu-5", 100, book.StateStalled)))
 	for _, tt := range []struct {
+		filter  string
 		by      Order
 		reverse bool
 		want    string
 	}{
-		{ByState, false, "gpu-3 gpu-5 gpu-4 gpu-1 gpu-2 gpu-10"},
-		{ByDevice, false, "gpu-1 gpu-2 gpu-3 gpu-4 gpu-5 gpu-10"},
-		{ByUtilization, false, "gpu-5 gpu-1 gpu-2 gpu-4 gpu-3 gpu-10"},
-		{ByMemory, false, "gpu-2 gpu-1 gpu-3 gpu-4 gpu-5 gpu-10"},
-		{ByPower, false, "gpu-3 gpu-1 gpu-2 gpu-4 gpu-5 gpu-10"},
-		{ByUtilization, true, "gpu-3 gpu-10 gpu-4 gpu-2 gpu-1 gpu-5"},
+		{"", ByState, false, "gpu-3 gpu-5 gpu-4 gpu-1 gpu-2 gpu-10"},
+		{"", ByDevice, false, "gpu-1 gpu-2 gpu-3 gpu-4 gpu-5 gpu-10"},
+		{"", ByUtilization, false, "gpu-5 gpu-1 gpu-2 gpu-4 gpu-3 gpu-10"},
+		{"", ByPower, false, "gpu-3 gpu-1 gpu-2 gpu-4 gpu-5 gpu-10"},
+		{"", ByUtilization, true, "gpu-3 gpu-10 gpu-4 gpu-2 gpu-1 gpu-5"},
+		{"stalled", ByState, false, "gpu-5"},
+		{"ACTIVE gpu-2", ByState, false, "gpu-2"},
 	} {
-		sortRows(rows, tt.by, tt.reverse)
-		expect.Is(t, names(rows), tt.want, "by %s, reversed %t", tt.by, tt.reverse)
-	}
-	expect.Is(t, names(Filter(rows, "stalled")), "gpu-5", "filtered")
-	expect.Is(t, names(Filter(rows, "ACTIVE gpu-2")), "gpu-2", "filtered")
-}
-
-// The shown holders of a device: its claims and pods, without admin access, and the time since the
-// last activity of any of them.
-func TestRows(t *testing.T) {
-	d := device("gpu-0", book.StateQuiet, value("temperature", 40), value("temperature", 60))
-	d.Shares = []present.ShareReport{
-		{Namespace: "a", Claim: "c10", Pods: []string{"a/p10", "a/p2"}},
-		{Namespace: "a", Claim: "c2", Pods: []string{"a/p2"}},
-		{Namespace: "ops", Claim: "monitor", Admin: true, Pods: []string{"ops/monitor"}},
-	}
-	r := report("node-1", d)
-	holder := func(before time.Duration, ended *time.Time) present.HolderReport {
-		at := r.Time.Add(-before)
-		return present.HolderReport{ID: d.ID, LastActive: &at, Ended: ended}
-	}
-	r.Claims = []present.HolderReport{holder(time.Minute, nil), holder(90*time.Second, nil), holder(time.Second, &r.Time)}
-	row := present.Devices(&r, "")[0]
-	expect.Is(t, cmp.Diff([][]string{{"a/c2", "a/c10"}, {"a/p2", "a/p10"}}, [][]string{row.Claims, row.Pods}), "",
-		"holders")
-	if *row.QuietSeconds != 60 || *row.Temperature != 60 {
-		t.Errorf("quiet for %v s at %v °C, want 60 and 60", *row.QuietSeconds, *row.Temperature)
+		var got []string
+		shown := f.table(ViewDevices, tt.filter, tt.by, tt.reverse)
+		for _, r := range shown.rows {
+			got = append(got, r.cells[1].Text)
+		}
+		expect.Is(t, strings.Join(got, " "), tt.want, "%q by %s, reversed %t", tt.filter, tt.by, tt.reverse)
 	}
 }
 
-// Columns without a value are left out. The first names are listed, or all in the wide table.
-func TestColumns(t *testing.T) {
-	d := device("gpu-0", book.StateActive, value("power", 70))
-	pods := []string{"team/a", "team/b", "team/c", "team/d"}
-	d.Shares = []present.ShareReport{{Namespace: "team", Claim: "c", Pods: pods}}
-	r := report("node-1", d, device("gpu-1", book.StateFree))
-	all := Everything{Devices: present.Devices(&r, "")}
+// What needs a look is first, of all nodes. Columns without a value are left out. The first names
+// are listed, or all in the wide table.
+func TestViews(t *testing.T) {
+	shared := held(device("gpu-0", book.StateQuiet, 70), `[{"pods":"team/rank-0, rank-1","claim":"team/train"},
+		{"pods":"other/a","claim":"other/c"},{"pods":"team/b","claim":"team/d"},{"pods":"team/b","claim":"team/c"}]`)
+	first, second := page("node-1", shared, device("gpu-1", book.StateFree, 0)), page("node-2", shared)
+	second.Incidents[0].State, second.Incidents[0].Text = "resolved", "gpu-0: XID 79"
+	f := knows(first, second, page("node-10", device("gpu-9", book.StateActive, 5)))
+	delete(f.answers, "node-10")
+	f.answers["c"] = &answer{err: errors.New("gone")}
+	const gpu0 = " gpu-0 quiet 70 W other/a; team/b; team/rank-0, rank-1 other/c; team/c; team/d"
 	for _, tt := range []struct {
-		nodes, wide bool
-		want        string
+		view View
+		wide bool
+		want string
 	}{
-		{false, false, "DEVICE STATE POWER PODS CLAIM\n" +
-			"gpu-0 active 70 W team/a team/b team/c and 1 more team/c\ngpu-1 free - - -\n"},
-		{true, true, "NODE DEVICE STATE POWER PODS CLAIM DRIVER POOL\n" +
-			"node-1 gpu-0 active 70 W team/a team/b team/c team/d team/c gpu.example.com pool\n" +
+		{ViewDevices, false, "NODE DEVICE STATE POWER PODS CLAIM\n" +
+			"node-1" + gpu0 + " and 1 more\n" +
+			"node-2" + gpu0 + " and 1 more\n" +
+			"node-1 gpu-1 free - - -\n"},
+		{ViewDevices, true, "NODE DEVICE STATE POWER PODS CLAIM DRIVER POOL\n" +
+			"node-1" + gpu0 + "; team/train gpu.example.com pool\n" +
+			"node-2" + gpu0 + "; team/train gpu.example.com pool\n" +
 			"node-1 gpu-1 free - - - gpu.example.com pool\n"},
+		{ViewClaims, false, "CLAIM STATE NODE POWER PODS DEVICE TRAFFIC HELD\n" +
+			"team/train quiet node-1 70 W team/rank-0, rank-1 gpu-0 100 MB/s 600 s\n" +
+			"team/train quiet node-2 70 W team/rank-0, rank-1 gpu-0 100 MB/s 600 s\n"},
+		{ViewPods, false, "POD STATE NODE POWER DEVICE TRAFFIC HELD\n" +
+			"team/rank-0 quiet node-1 70 W gpu-0 100 MB/s 600 s\nteam/rank-0 quiet node-2 70 W gpu-0 100 MB/s 600 s\n" +
+			"team/rank-1 quiet node-1 70 W gpu-0 100 MB/s 600 s\nteam/rank-1 quiet node-2 70 W gpu-0 100 MB/s 600 s\n"},
+		{ViewIncidents, false, "NODE STATE INCIDENT HIT LASTS TIMES LAST\n" +
+			"node-1 open gpu-0: XID 31 team/rank-0 90 s 29 1.7953488e+09\n" +
+			"node-2 resolved gpu-0: XID 79 team/rank-0 90 s 29 1.7953488e+09\n"},
 	} {
 		var out strings.Builder
-		shown := all.table(ViewDevices, tt.nodes, tt.wide, same)
-		must.Do(t, shown.write(&out))
+		shown := f.table(tt.view, "", ByState, false)
+		titles, lines := shown.lay(true, tt.wide, same)
+		must.Do(t, write(&out, titles, lines))
 		if got := regexp.MustCompile(" +").ReplaceAllString(out.String(), " "); got != tt.want {
-			t.Errorf("nodes %t, wide %t:\n%swant\n%s", tt.nodes, tt.wide, got, tt.want)
+			t.Errorf("%s, wide %t:\n%swant\n%s", tt.view, tt.wide, got, tt.want)
 		}
 	}
-	if none := (&Everything{}).table(ViewDevices, false, false, same); len(none.titles) != 9 {
-		t.Errorf("without rows the columns are %q", none.titles)
-	}
+	none := (&fleet{}).table(ViewDevices, "", ByState, false)
+	titles, _ := none.lay(false, false, same)
+	expect.Is(t, len(titles), 9, "columns without rows")
+	expect.Is(t, f.heading(), "3 nodes  2026-11-22 12:00:00 UTC  3 devices, 2 held, 2 quiet, 1 incident open", "heading")
+}
+
+// JSON is what exporters serve. One that does not answer is an error after the others.
+func TestJSON(t *testing.T) {
+	documents := map[string]any{"/api/v1/snapshot": map[string]int{"newer": 1}}
+	c := Config{Format: FormatJSON, Clean: same, Find: func(context.Context) ([]Node, error) {
+		return []Node{answering("b", nil), answering("a", documents)}, nil
+	}}
+	var out strings.Builder
+	err := Print(t.Context(), c, &out)
+	expect.That(t, err != nil && err.Error() == "get snapshot from b: not found", "error %v", err)
+	var got []Documents
+	must.Do(t, json.Unmarshal([]byte(out.String()), &got))
+	expect.That(t, len(got) == 2 && got[0].Name == "a" && strings.Contains(string(got[0].Snapshot), `"newer": 1`) &&
+		got[1].Error == "get snapshot from b: not found", "printed %s", out.String())
 }
 
 // An exporter that restarts is shown as it was, and as stale.
@@ -162,25 +205,32 @@ func TestStale(t *testing.T) {
 		if fail {
 			return []Node{answering("a", nil)}, nil
 		}
-		return []Node{answering("a", map[string]any{snapshotPath: report("node-1", device("gpu-0", book.StateFree))})}, nil
+		return []Node{answering("a", map[string]any{rowsPath: page("node-1", device("gpu-0", book.StateFree, 0))})}, nil
 	}
 	var f fleet
 	f.poll(t.Context(), find)
-	must.Do(t, f.err(ViewDevices))
+	must.Do(t, f.err())
 	fail = true
 	f.poll(t.Context(), find)
-	said := f.troubles(f.answers["a"].at.Add(3*time.Second), ViewDevices)
-	if want := []string{"node-1 is stale for 3.0 s: get snapshot from a: not found"}; !cmp.Equal(said, want) {
+	said := f.troubles(f.answers["a"].at.Add(3 * time.Second))
+	if want := []string{"node-1 is stale for 3.0 s: get rows from a: not found"}; !cmp.Equal(said, want) {
 		t.Errorf("troubles %q, want %q", said, want)
 	}
-	expect.That(t, len(f.everything().Devices) == 1, "the last rows are gone")
+	expect.Is(t, len(f.pages()), 1, "nodes with rows")
+}
+
+// asked returns the answer of a node.
+func asked(t *testing.T, n Node) *answer {
+	var a answer
+	a.renew(t.Context(), n, newMemory().Open(maxNode))
+	return &a
 }
 
 // A URL may be HOST:PORT. An invalid address is an error.
 func TestFromURL(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/base/api/v1/snapshot" || r.URL.Path == "/api/v1/snapshot" {
-			_ = json.NewEncoder(w).Encode(report("node-1"))
+		if r.URL.Path == "/base/page/rows" || r.URL.Path == "/page/rows" {
+			_ = json.NewEncoder(w).Encode(page("node-1", device("gpu-0", book.StateFree, 0)))
 			return
 		}
 		http.NotFound(w, r)
@@ -190,8 +240,8 @@ func TestFromURL(t *testing.T) {
 		server.URL, server.URL + "/", strings.TrimPrefix(server.URL, "http://"), server.URL + "/base",
 	} {
 		n := must.Get(FromURL(server.Client(), address))(t)
-		if r, err := n.report(t.Context(), newMemory().Open(maxNode)); err != nil || r.Node != "node-1" {
-			t.Errorf("%s: %+v, %v", address, r, err)
+		if a := asked(t, n); a.err != nil || a.page.Node != "node-1" {
+			t.Errorf("%s: %+v", address, a)
 		}
 	}
 	for _, address := range []string{"", "ftp://x", "http://", "/path"} {
@@ -209,7 +259,7 @@ func TestFromName(t *testing.T) {
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			asked <- r.Host
 			host, _, _ := net.SplitHostPort(r.Context().Value(http.LocalAddrContextKey).(net.Addr).String())
-			_ = json.NewEncoder(w).Encode(report("node-"+host, device("gpu-0", book.StateFree)))
+			_ = json.NewEncoder(w).Encode(page("node-"+host, device("gpu-0", book.StateFree, 0)))
 		}))
 		_ = s.Listener.Close()
 		s.Listener = listener
@@ -231,11 +281,10 @@ func TestFromName(t *testing.T) {
 	}
 	var f fleet
 	f.poll(t.Context(), find)
-	rows := f.everything().Devices
-	sortRows(rows, ByDevice, false)
-	err := f.err(ViewDevices)
-	if err != nil || len(rows) != 2 || rows[0].Node != "node-127.0.0.1" || rows[1].Node != "node-127.0.0.2" {
-		t.Errorf("rows %+v, error %v", rows, f.err(ViewDevices))
+	rows, err := f.table(ViewDevices, "", ByDevice, false).rows, f.err()
+	if err != nil || len(rows) != 2 || rows[0].cells[0].Text != "node-127.0.0.1" ||
+		rows[1].cells[0].Text != "node-127.0.0.2" {
+		t.Errorf("rows %+v, error %v", rows, err)
 	}
 	for range 2 {
 		expect.Is(t, <-asked, "exporters.test:"+port, "asked for the host")
@@ -251,17 +300,16 @@ func TestFromName(t *testing.T) {
 // An exporter that is listed twice is asked once.
 func TestListedTwice(t *testing.T) {
 	asked := make(chan struct{}, 2)
-	of := answering("a", map[string]any{snapshotPath: report("node-1")})
+	of := answering("a", map[string]any{rowsPath: page("node-1", device("gpu-0", book.StateFree, 0))})
 	n := Node{"a", func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
-		if path == snapshotPath {
+		if path == rowsPath {
 			asked <- struct{}{}
 		}
 		return of.get(ctx, path, query)
 	}}
 	var f fleet
 	f.poll(t.Context(), func(context.Context) ([]Node, error) { return []Node{n, n}, nil })
-	expect.That(t, len(asked) == 1 && f.err(ViewDevices) == nil,
-		"asked %d times, error %v", len(asked), f.err(ViewDevices))
+	expect.That(t, len(asked) == 1 && f.err() == nil, "asked %d times, error %v", len(asked), f.err())
 }
 
 // pods is an API server that lists pods and passes requests to them.
@@ -277,7 +325,7 @@ func (p *pods) Get(_ context.Context, path string, _ url.Values) (io.ReadCloser,
 				"status": {"phase": "Pending"}}]}`)), nil
 	}
 	var body bytes.Buffer
-	_ = json.NewEncoder(&body).Encode(report("node-1"))
+	_ = json.NewEncoder(&body).Encode(page("node-1", device("gpu-0", book.StateFree, 0)))
 	return io.NopCloser(&body), nil
 }
 
@@ -285,47 +333,13 @@ func TestFromKube(t *testing.T) {
 	api := &pods{}
 	nodes, err := FromKube(t.Context(), api)
 	must.That(t, err == nil && len(nodes) == 2 && nodes[0].Name == "gpu/x-1", "%v, %v", nodes, err)
-	const pending = "get snapshot from gpu/x-2: pod is pending on node node-2"
-	if _, err := nodes[1].report(t.Context(), newMemory().Open(maxNode)); err == nil || err.Error() != pending {
-		t.Errorf("error of a pod that does not run: %v", err)
+	const pending = "get rows from gpu/x-2: pod is pending on node node-2"
+	if a := asked(t, nodes[1]); a.err == nil || a.err.Error() != pending {
+		t.Errorf("error of a pod that does not run: %v", a.err)
 	}
-	if r, err := nodes[0].report(t.Context(), newMemory().Open(maxNode)); err != nil || r.Node != "node-1" {
-		t.Errorf("%+v, %v", r, err)
-	}
-	expect.Is(t, api.asked[1], "/api/v1/namespaces/gpu/pods/x-1:10985/proxy/api/v1/snapshot", "asked")
-}
-
-// The screen shows the rows, takes keys, and ends with q.
-func TestShow(t *testing.T) {
-	screen := &readable{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
-	must.Do(t, screen.Init())
-	screen.SetSize(100, 10)
-	v := newScreen(Config{
-		Find: func(context.Context) ([]Node, error) {
-			return []Node{answering("a", map[string]any{
-				snapshotPath: report("node-1", device("gpu-0", book.StateFree), device("gpu-1", book.StateUnhealthy)),
-			})}, nil
-		},
-		Interval: time.Hour, Order: ByState, Clean: same,
-	}, screen)
-	ended := make(chan error)
-	go func() { ended <- v.run(t.Context()) }()
-	awaitText(t, screen, func(text string) bool {
-		return strings.Contains(text, "2 devices, 0 held, 1 unhealthy") &&
-			strings.Index(text, "gpu-1") < strings.Index(text, "gpu-0")
-	})
-	for _, key := range "/gpu-0" {
-		screen.InjectKey(tcell.KeyRune, key, tcell.ModNone)
-	}
-	awaitText(t, screen, func(text string) bool {
-		return strings.Contains(text, "filter: gpu-0_") && !strings.Contains(text, "gpu-1")
-	})
-	screen.InjectKey(tcell.KeyEnter, 0, tcell.ModNone)
-	screen.InjectKey(tcell.KeyRune, 's', tcell.ModNone)
-	awaitText(t, screen, func(text string) bool { return strings.Contains(text, `by device, 1 with "gpu-0"`) })
-	screen.InjectKey(tcell.KeyRune, 'q', tcell.ModNone)
-	expect.OK(t, <-ended)
-	screen.Fini()
+	a := asked(t, nodes[0])
+	expect.That(t, a.err == nil && a.page.Node == "node-1", "%+v", a)
+	expect.Is(t, api.asked[1], "/api/v1/namespaces/gpu/pods/x-1:10985/proxy/page/rows", "asked")
 }
 
 // readable is a screen that another goroutine can read.

@@ -185,10 +185,7 @@ func TestImports(t *testing.T) {
 			"podresources",
 		},
 		"exporter/api/generate": {"exporter/api"},
-		"exporter/top": {
-			"driver", "exporter/ledger/book", "exporter/present", "exporter/recorder",
-			"exporter/web/decode",
-		},
+		"exporter/top":          {"exporter/ledger/book", "exporter/present", "exporter/web/decode"},
 		"exporter/node": {
 			"driver", "driver/inventory", "podresources", "podresources/holders", "podresources/kube",
 		},

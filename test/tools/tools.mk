@@ -22,8 +22,6 @@ endef
 
 $(eval $(call tool,PROMTOOL,test/tools,github.com/prometheus/prometheus/cmd/promtool,-tags=remove_all_sd))
 $(eval $(call tool,PROMETHEUS,test/tools,github.com/prometheus/prometheus/cmd/prometheus,-tags=remove_all_sd$(comma)enable_kubernetes_sd))
-# Thanos takes labels apart as slices.
-$(eval $(call tool,THANOS,test/tools/services,github.com/thanos-io/thanos/cmd/thanos,-tags=slicelabels))
 # The proxy at which people log in, in front of the gateway.
 $(eval $(call tool,OAUTH2_PROXY,test/tools/services,github.com/oauth2-proxy/oauth2-proxy/v7,))
 # The programs of other stacks that make test-integrations runs.

@@ -23,20 +23,9 @@ const (
 	maxSummary = 2 << 20  // bytes of a summary
 )
 
-// Report reads what /api/v1/snapshot serves.
-func Report(r io.Reader, account *Account) (out present.Report, err error) {
+// Raw reads any document, which stays as it is.
+func Raw(r io.Reader, account *Account) (out json.RawMessage, err error) {
 	err = read(r, maxSize, account, &out)
-	return out, err
-}
-
-// Incidents reads what /api/v1/incidents serves.
-func Incidents(r io.Reader, account *Account) (out present.IncidentsReport, err error) {
-	err = read(r, maxSize, account, &out)
-	for _, i := range out.Incidents {
-		if i == nil && err == nil {
-			err = errors.New("an incident is null")
-		}
-	}
 	return out, err
 }
 

@@ -13,18 +13,13 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// honest is a snapshot with a field of each kind, and fields that this version does not know.
-const honest = `{"time":"2026-11-22T12:00:00Z","node":"node1","new":[{"a":[1,{"b":"]"}]},"x"],"newer":{"a":{}},
-	"devices":[{"driver":"gpu.example.com","pool":"node1","device":"gpu-0","state":"active",
-	"model":"A \"\\\u00e9","up":true,
-	"taints":[{"taint":"k=v:NoSchedule","source":"slice"}],"newest":[[],{}],
-	"shares":[{"namespace":"n","claim":"c","weight":1,"pods":["n/p","n/q"],"consumedCapacity":{"memory":1e9},
-	"holds":[{"pod":"n/p","reason":"reserved"}]},null],
-	"values":[{"quantity":"utilization","value":0.5,"labels":{"sensor":"gpu"}}]},{"device":"gpu-1","state":"free"}],
-	"claims":[{"namespace":"n","name":"c","device":"gpu-0","since":"2026-01-01T00:00:00Z",
-	"values":[{"quantity":"power","value":7}]}],
-	"pods":[{"namespace":"n","name":"p","device":"gpu-0"}],"youngPods":null,"devicePlugins":[],
-	"series":7,"seriesDropped":1}`
+// honest is a page with rows of each kind, and fields that this version does not know.
+const honest = `{"node":"node1","time":"2026-11-22 12:00:00 UTC","new":[{"a":[1,{"b":"]"}]},"x"],"newer":{"a":{}},
+	"devices":[{"driver":"gpu.example.com","pool":"node1","device":"gpu-0","id":"gpu.example.com/node1/gpu-0",
+	"model":"A \"\\\u00e9","state":"active","utilization":["50.0 %",0.5],"newest":[[],{}],
+	"holders":[{"pods":"n/p, q","claim":"n/c"},null]},{"device":"gpu-1","state":"free"}],
+	"ids":["gpu.example.com/node1/gpu-0"],"claims":[["n","c",0,[],[],[],["7 W",7],[],["1 h",3600],[],"-9"]],
+	"pods":null,"incidents":[{"id":"1","state":"open","lines":["0,1"]}]}`
 
 // hostile returns documents that are short for the memory that they would take.
 func hostile() map[string]string {
@@ -35,11 +30,9 @@ func hostile() map[string]string {
 		"claims":             `{"claims":[` + many("{}", size) + `]}`,
 		"incidents":          `{"incidents":[` + many("{}", size) + `]}`,
 		"nulls":              `{"incidents":[` + many("null", size) + `]}`,
-		"shares":             `{"devices":[{"shares":[` + many("{}", size) + `]}]}`,
-		"values":             `{"claims":[{"values":[` + many("{}", size) + `]}]}`,
-		"labels":             `{"claims":[{"values":[{"labels":{` + many(`"a":""`, size) + `}}]}]}`,
+		"holders":            `{"devices":[{"holders":[` + many("{}", size) + `]}]}`,
 		"pods":               `{"claims":[{"pods":[` + many(`""`, size) + `]}]}`,
-		"rows with values":   `{"pods":[` + many(`{"values":[`+many("{}", 3000)+`]}`, size) + `]}`,
+		"rows with holders":  `{"devices":[` + many(`{"holders":[`+many("{}", 3000)+`]}`, size) + `]}`,
 		"a long name":        `{"node":"` + strings.Repeat("x", size) + `"}`,
 		"a long field":       `{"` + strings.Repeat("x", size) + `":1}`,
 		"a long number":      `{"series":` + strings.Repeat("1", size) + `}`,
@@ -54,13 +47,13 @@ func hostile() map[string]string {
 // readers are the documents, read with an account, and by encoding/json.
 func readers() map[string]func(r io.Reader, a *Account) (got, plain any, err error) {
 	return map[string]func(r io.Reader, a *Account) (got, plain any, err error){
-		"snapshot": func(r io.Reader, a *Account) (any, any, error) {
-			out, err := Report(r, a)
-			return out, new(present.Report), err
+		"page": func(r io.Reader, a *Account) (any, any, error) {
+			out, err := Page(r, a)
+			return out, new(present.Page), err
 		},
-		"incidents": func(r io.Reader, a *Account) (any, any, error) {
-			out, err := Incidents(r, a)
-			return out, new(present.IncidentsReport), err
+		"raw": func(r io.Reader, a *Account) (any, any, error) {
+			out, err := Raw(r, a)
+			return out, new(json.RawMessage), err
 		},
 		"summary": func(r io.Reader, a *Account) (any, any, error) {
 			out, err := Summary(r, a)
@@ -76,10 +69,11 @@ func readers() map[string]func(r io.Reader, a *Account) (got, plain any, err err
 // An honest document is read as encoding/json reads it.
 func TestHonest(t *testing.T) {
 	a := NewBudget(0, 1<<20).Open(1 << 20)
-	got, err := Report(strings.NewReader(honest), a)
-	var want present.Report
-	must.Do(t, errors.Join(err, json.Unmarshal([]byte(honest), &want)))
-	expect.Equal(t, "", want, got)
+	page, err := Page(strings.NewReader(honest), a)
+	must.That(t, err == nil && len(page.Devices) == 2 && len(page.Claims) == 1 && len(page.Incidents) == 1, "%+v, %v", page, err)
+	d, c := page.Devices[0], page.Claims[0]
+	expect.That(t, d.Model == `A "\é` && d.Utilization == present.Figure{Text: "50.0 %", Number: 0.5} &&
+		d.Holders[0].Pods == "n/p, q" && c.Device == d.ID && c.State == "active" && c.Power.Number == 7, "%+v, %+v", d, c)
 	summary, err := Summary(strings.NewReader(`{"node":"n","devices":{"active":8},"more":2,"down":{"nvml":"timeout"},
 		"claims":[{"namespace":"n","name":"c","state":"active","devices":2,"pods":["p"]}],
 		"incidents":[{"id":"1","kind":"xid","hit":["n/c"]}]}`), a)
@@ -103,9 +97,8 @@ func TestMore(t *testing.T) {
 func TestHostile(t *testing.T) {
 	const all = "lists in lists, lists of no field, objects in objects, only lists"
 	fields := map[string]string{
-		"snapshot":  all + "devices, claims, shares, values, labels, rows with values",
-		"incidents": all + "incidents, nulls",
-		"summary":   all + "a long name, claims, incidents, pods", "detail": "only lists",
+		"page": all + "devices, claims, incidents, nulls, holders, rows with holders", "raw": all + "devices",
+		"summary": all + "a long name, claims, incidents, pods", "detail": "only lists",
 	}
 	for document, read := range readers() {
 		for name, body := range hostile() {

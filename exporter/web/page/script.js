@@ -23,11 +23,11 @@
     l.claim ? link('claim', l.claim, l.label) : 'a device plugin', l.part ? `: ${l.part}` : ''));
   const fold = (summary, lines, more = {}) => element('details', more, element('summary', {}, summary), ...lines);
   const adminAccess = { class: 'dim', title: 'holders with admin access, which are not charged for the device' };
-  const busy = ({ utilization: text, trend }) => {
+  const busy = ({ utilization: [text, ratio], trend }) => {
     if (trend) return [drawing(lines(trend)), ' ', text ?? ''];
     if (!text) return [];
     const bar = element('meter', { max: '100', 'aria-hidden': 'true' });
-    bar.value = parseFloat(text);
+    bar.value = 100 * ratio;
     return [bar, ' ', text];
   };
 
@@ -50,18 +50,19 @@
 
   const marks = (of = []) => of.flatMap((m) => [' ', element('span', { class: m.class, title: m.what }, m.name)]);
 
-  // A column has the content of a row's cell, and the text by which rows are sorted.
+  // A column has the content of a row's cell, and the text by which rows are sorted. Figures are a
+  // text with the number by which rows are sorted, or nothing.
   const text = (of, name) => ({ text: of, make: (r) => [of(r)], name });
-  const number = (of) => ({ text: of, make: (r) => [of(r)], number: true, name: 'n' });
+  const number = (of, name = 'n') => ({ text: (r) => of(r)[0], make: (r) => of(r).slice(0, 1), number: of, name });
   const deviceColumns = [
     { text: (r) => r.device, make: (r) => [link('device', r.id, r.device)] },
     {
       text: (r) => r.state, rank: (r) => r.order,
       make: (r) => [element('span', { class: r.class, title: r.why }, r.state),
-        ...(r.quiet ? [' ', element('small', {}, r.quiet)] : []),
+        ...(r.quiet[0] ? [' ', element('small', {}, r.quiet[0])] : []),
         ...marks(r.marks)],
     },
-    { text: (r) => r.utilization, make: busy, number: true, name: 'n' },
+    { ...number((r) => r.utilization), make: busy },
     number((r) => r.memory), number((r) => r.power), number((r) => r.temperature), number((r) => r.traffic),
     {
       text: (r) => (r.holders ?? []).map((h) => `${h.pods} ${h.claim}`).join(' '), name: 'w',
@@ -80,8 +81,8 @@
     },
     text((r) => r.namespace),
     { text: (r) => r.device, make: (r) => [link('device', r.id, r.device)] },
-    { text: (r) => r.quiet, make: (r) => [r.quiet], number: true, name: 'warn' },
-    { text: (r) => r.utilization, make: busy, number: true, name: 'n' },
+    number((r) => r.quiet, 'warn'),
+    { ...number((r) => r.utilization), make: busy },
     number((r) => r.memory), number((r) => r.power), number((r) => r.traffic), number((r) => r.held),
     number((r) => r.active),
   ];
@@ -93,18 +94,10 @@
       make: (r) => [element('span', { class: r.class, title: r.why }, r.state)],
     },
     { text: (r) => r.text, make: (r) => [link('incident', r.id, r.text)] },
-    text((r) => r.since), number((r) => r.for), number((r) => String(r.count)), text((r) => r.last),
+    text((r) => r.since[0]), number((r) => r.for), number((r) => [String(r.count), r.count]), text((r) => r.last[0]),
     text((r) => r.hit, 'w'),
   ];
 
-  const prefixes = ['', 'k', 'M', 'G', 'T', 'P'];
-  const spans = { min: 60, h: 3600, d: 86400 };
-  // amount returns the number that a text such as "1.5 GiB of 80 GiB" or "2 min" begins with.
-  const amount = (of) => {
-    const found = /^(-?[\d.]+) ?([kMGTP]?)(i?)(\S*)/.exec(of);
-    if (!found) return -Infinity;
-    return found[1] * (found[3] ? 1024 : 1000) ** prefixes.indexOf(found[2]) * (spans[found[4]] ?? 1);
-  };
   const names = new Intl.Collator('en', { numeric: true });
 
   let words = [], state = '';
@@ -188,8 +181,8 @@
       const all = [...this.rows.values()], column = this.columns[this.by];
       const compare = (a, b) => {
         if (column?.rank) return column.rank(a) - column.rank(b);
-        const x = column.text(a) ?? '', y = column.text(b) ?? '';
-        return column.number ? amount(x) - amount(y) : names.compare(x, y);
+        return column.number ? column.number(a)[1] - column.number(b)[1] :
+          names.compare(column.text(a) ?? '', column.text(b) ?? '');
       };
       const sign = this.up ? 1 : -1;
       const lacks = (row) => Number(!column.rank && !column.text(row)); // absent values are last, either way

@@ -15,6 +15,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -456,4 +459,35 @@ func TestCompatTable(t *testing.T) {
 	if diff := cmp.Diff(want, rows); diff != "" {
 		t.Errorf("-data +page:\n%s", diff)
 	}
+}
+
+// families reads an exposition in the text format.
+func families(t *testing.T, text string) []*dto.MetricFamily {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	byName := must.Get(parser.TextToMetricFamilies(strings.NewReader(text)))(t)
+	var out []*dto.MetricFamily
+	for _, f := range byName {
+		out = append(out, f)
+	}
+	return out
+}
+
+// scraped returns the samples of an exposition with the labels of their target, given as
+// alternating names and values.
+func scraped(all []*dto.MetricFamily, at time.Time, target ...string) []point {
+	var out []point
+	for _, f := range all {
+		for _, m := range f.Metric {
+			builder := labels.NewBuilder(labels.FromStrings(append(target, model.MetricNameLabel, f.GetName())...))
+			for _, l := range m.Label {
+				builder.Set(l.GetName(), l.GetValue())
+			}
+			out = append(out, point{
+				labels: builder.Labels(), at: at,
+				value: m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetUntyped().GetValue(),
+			})
+		}
+	}
+	return out
 }

@@ -220,17 +220,6 @@ func deviceStories() []story {
 				{75, nil},
 			},
 		},
-		pendingStory("free device while pods are pending", "DRADevicesUnclaimedWhilePodsPend", freeDevice("gpu-0"),
-			unschedulable()),
-		pendingStory("free device without kube-state-metrics", "", freeDevice("gpu-0")),
-		// A partitioned parent is neither free nor held. A tainted device is not free: pods without a
-		// toleration cannot use it. Of a device without telemetry it is unknown whether it works.
-		pendingStory("partitioned device while pods are pending", "", changed("partitioned", "", freeDevice("gpu-0")),
-			unschedulable()),
-		pendingStory("tainted device while pods are pending", "", changed("tainted", "", freeDevice("gpu-0")),
-			unschedulable()),
-		pendingStory("device without telemetry while pods are pending", "",
-			changed("free", "no_telemetry", freeDevice("gpu-0")), unschedulable()),
 	}
 }
 
@@ -248,19 +237,6 @@ func changed(state, reason string, of []series) []series {
 		}
 	}
 	return of
-}
-
-// unschedulable returns the metric of kube-state-metrics for a pod that is pending for some time.
-func unschedulable() []series {
-	return []series{{"kube_pod_status_unschedulable", `namespace="a", pod="p", uid="u"`, always(1).between(30, 60)}}
-}
-
-func pendingStory(name, alert string, parts ...[]series) story {
-	s := story{name: name, series: slices.Concat(parts...), checks: []check{{29, nil}, {50, nil}, {75, nil}}}
-	if alert != "" {
-		s.checks[1].fire = []string{alert}
-	}
-	return s
 }
 
 // errorStories are one story for each class of errors, and one for errors without an alert.

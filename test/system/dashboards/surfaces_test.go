@@ -13,11 +13,11 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
-	"github.com/dra-exporter/dra-exporter/exporter/top"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -41,7 +41,7 @@ func TestOneIdle(t *testing.T) {
 			e, at, last := evenlyUsed(t, c.utilization, c.network)
 			e.evaluate(t, allGroups(t), at)
 			for surface, idle := range map[string][]string{
-				"the page's report": reportedQuiet(last), "top": listedQuiet(last),
+				"the JSON": reportedQuiet(t, last), "page and top": listedQuiet(last),
 				"the Fleet dashboard": fleetIdle(t, e, at), "the alerts": idleAlerts(t, e, at),
 			} {
 				slices.Sort(idle)
@@ -55,7 +55,7 @@ func TestOneIdle(t *testing.T) {
 
 // evenlyUsed returns the samples of 40 minutes of a node. Each device has its own claim and is used
 // evenly. The use is in the name of the device, as utilization or in bytes a second.
-func evenlyUsed(t *testing.T, utilization, network float64) (*engine, time.Time, present.Report) {
+func evenlyUsed(t *testing.T, utilization, network float64) (*engine, time.Time, *exposition.Snapshot) {
 	t.Helper()
 	const (
 		span   = 40 * time.Minute
@@ -101,16 +101,14 @@ func evenlyUsed(t *testing.T, utilization, network float64) (*engine, time.Time,
 				"cluster", "c1", "job", "dra-exporter", "instance", "n1", "node", "n1")...)
 		}
 	}
-	var written bytes.Buffer
-	var report present.Report
-	if err := errors.Join(present.WriteReport(&written, h.Last, present.Config{Node: "n1", QuietAfter: time.Minute}),
-		json.Unmarshal(written.Bytes(), &report)); err != nil {
-		t.Fatal(err)
-	}
-	return e, begin.Add(span), report
+	return e, begin.Add(span), h.Last
 }
 
-func reportedQuiet(r present.Report) []string {
+func reportedQuiet(t *testing.T, s *exposition.Snapshot) []string {
+	var written bytes.Buffer
+	var r present.Report
+	must.Do(t, errors.Join(present.WriteReport(&written, s, present.Config{Node: "n1", QuietAfter: time.Minute}),
+		json.Unmarshal(written.Bytes(), &r)))
 	var out []string
 	for i := range r.Devices {
 		if r.Devices[i].State == book.StateQuiet {
@@ -120,10 +118,12 @@ func reportedQuiet(r present.Report) []string {
 	return out
 }
 
-func listedQuiet(r present.Report) []string {
+func listedQuiet(s *exposition.Snapshot) []string {
 	var out []string
-	for _, row := range top.Filter(present.Devices(&r, ""), string(book.StateQuiet)) {
-		out = append(out, row.Device)
+	for _, row := range present.NewPage(s, present.Config{Node: "n1", QuietAfter: time.Minute}).Devices {
+		if row.State == book.StateQuiet {
+			out = append(out, row.Device)
+		}
 	}
 	return out
 }

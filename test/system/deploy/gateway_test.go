@@ -168,12 +168,12 @@ func (w *world) testTop(t *testing.T) {
 				"%s: no %q in\n%s", test.args, want, said)
 		}
 	}
-	var all struct {
-		Devices, Claims, Pods []json.RawMessage
+	var all []struct {
+		Snapshot struct{ Devices, Claims, Pods []json.RawMessage }
 	}
 	said, err := w.ask(t, "top", "-o", "json")
-	if err := errors.Join(err, json.Unmarshal([]byte(said), &all)); err != nil || len(all.Devices) == 0 ||
-		len(all.Claims) < 5 || len(all.Pods) < 5 {
+	if err := errors.Join(err, json.Unmarshal([]byte(said), &all)); err != nil || len(all) != 1 ||
+		len(all[0].Snapshot.Devices) == 0 || len(all[0].Snapshot.Claims) < 5 || len(all[0].Snapshot.Pods) < 5 {
 		t.Errorf("top -o json: %v: %.600s", err, said)
 	}
 }

@@ -187,8 +187,6 @@ func (l *lab) lie(path string) string {
 		return l.lies
 	case path == "/api/v1/summary":
 		return many("incidents", 510<<10)
-	case path == "/api/v1/snapshot":
-		return many("claims", 8<<20)
 	default:
 		return many("incidents", 8<<20)
 	}
@@ -209,17 +207,17 @@ func (l *lab) truth(i int, path string) string {
 	var claims []string
 	for c := range 8 {
 		name := fmt.Sprintf("train-%d-%d", i, c)
-		claims = append(claims, fmt.Sprintf(`{"namespace":"team-%d","name":%q,"state":%q,"devices":1,"pods":["%s-0"],
-			"driver":"gpu.example.com","pool":%q,"device":"gpu-%d","since":"2026-01-01T00:00:00Z"}`,
-			i%20, name, state, name, nodeOf(i), c))
+		claims = append(claims, fmt.Sprintf(`{"namespace":"team-%d","name":%q,"state":%q,"devices":1,"pods":["%s-0"]}`,
+			i%20, name, state, name))
 	}
-	all := "[" + strings.Join(claims, ",") + "]"
 	switch path {
 	case "/api/v1/summary":
-		return fmt.Sprintf(`{"node":%q,"devices":{%q:8},"claims":%s,"incidents":[]}`, nodeOf(i), state, all)
-	case "/api/v1/snapshot":
-		return fmt.Sprintf(`{"node":%q,"time":"2026-01-01T00:00:00Z","claims":%s,"pods":[],"devices":[
-			{"driver":"gpu.example.com","pool":"p","device":"gpu-0","state":"active"}]}`, nodeOf(i), all)
+		return fmt.Sprintf(`{"node":%q,"devices":{%q:8},"claims":[%s],"incidents":[]}`, nodeOf(i), state,
+			strings.Join(claims, ","))
+	case "/page/rows":
+		return fmt.Sprintf(`{"node":%q,"time":"2026-01-01 00:00:00 UTC","ids":["gpu.example.com/p/gpu-0"],
+			"claims":[["team","train-%d",0]],"pods":[],"devices":[{"driver":"gpu.example.com","pool":"p","device":"gpu-0",
+			"id":"gpu.example.com/p/gpu-0","state":"active"}]}`, nodeOf(i), i)
 	case "/page/detail":
 		return `{"Own":true,"Sections":[{"Title":"gpu-0","Rows":[[{"Text":"state"},{"Text":"active"}]]}]}`
 	case "/":

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,8 +19,6 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
-	"github.com/prometheus/prometheus/model/value"
-	"github.com/prometheus/prometheus/promql"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -32,8 +29,7 @@ const (
 )
 
 // compareRules compares what the rules of two trees record of a day: promtool compares each record
-// and the alerts, evaluated each minute; and sums of the day are compared with each group evaluated
-// at its interval.
+// and the alerts, evaluated each minute.
 func compareRules(ctx context.Context, o options, older string, stdout io.Writer) (err error) {
 	exposed, err := record(ctx, o.checkout, o.lasting)
 	if err != nil {
@@ -58,22 +54,7 @@ func compareRules(ctx context.Context, o options, older string, stdout io.Writer
 		return fmt.Errorf("make folder: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := f.promtool(ctx, dir, was, now, o.history, stdout); err != nil {
-		return err
-	}
-	sums, err := f.sums(ctx, filepath.Join(dir, "was"), was, end)
-	if err != nil {
-		return err
-	}
-	others, err := f.sums(ctx, filepath.Join(dir, "now"), now, end)
-	if err != nil {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(sums)) {
-		before, after := sums[name], others[name]
-		_, _ = fmt.Fprintf(stdout, "%s: %.6g in the day, %.6g before, %+.3f %%\n", name, after, before, 100*(after/before-1))
-	}
-	return nil
+	return f.promtool(ctx, dir, was, now, o.history, stdout)
 }
 
 // promtool writes a test for promtool over a day of a node, and runs it.
@@ -214,74 +195,4 @@ func inequalities(was, now []rulefmt.RuleGroup) []string {
 	alerts, old := `ALERTS{alertname!~"`+wasAlert+`.*"}`,
 		`label_replace(ALERTS{alertname=~"`+wasAlert+`.*"}, "alertname", "$1", "alertname", "`+wasAlert+`(.*)")`
 	return append(out, alerts+" unless "+old+" or "+old+" unless "+alerts)
-}
-
-// sums evaluates each group at its interval, and returns the sums of recorded increases.
-func (f *fleet) sums(ctx context.Context, dir string, groups []rulefmt.RuleGroup, end time.Time,
-) (out map[string]float64, err error) {
-	db, err := open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	if err := history(ctx, db, f.writers(1), f.begin, end); err != nil {
-		return nil, err
-	}
-	e, last := newEngine(db), map[*rulefmt.Rule]promql.Vector{}
-	for at := f.begin.Add(every); !at.After(end); at = at.Add(every) {
-		for _, g := range groups {
-			interval := intervalOf(g)
-			if at.Sub(f.begin)%interval != 0 {
-				continue
-			}
-			for i := range g.Rules {
-				rule := &g.Rules[i]
-				result, _, err := e.instant(ctx, rule.Expr, at)
-				if err == nil {
-					err = writeResult(ctx, db, *rule, withEnds(last[rule], result), at.Add(-interval), at, interval)
-				}
-				if err != nil {
-					return nil, fmt.Errorf("rule %s: %w", ruleName(*rule), err)
-				}
-				last[rule] = result
-			}
-		}
-	}
-	return sumsOf(ctx, e, groups, f.begin, end)
-}
-
-// withEnds returns a result with the markers of the ends of series that only the result before has.
-func withEnds(before, result promql.Vector) promql.Vector {
-	has := map[uint64]bool{}
-	for _, s := range result {
-		has[s.Metric.Hash()] = true
-	}
-	out := slices.Clone(result)
-	for _, s := range before {
-		if !has[s.Metric.Hash()] {
-			s.F = math.Float64frombits(value.StaleNaN)
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
-func sumsOf(ctx context.Context, e engine, groups []rulefmt.RuleGroup, begin, end time.Time,
-) (map[string]float64, error) {
-	out := map[string]float64{}
-	for _, g := range groups {
-		for _, r := range g.Rules {
-			if strings.HasSuffix(r.Record, ":increase") && factor.MatchString(r.Expr) {
-				sum := fmt.Sprintf("sum(sum_over_time(%s[%s]))", r.Record, model.Duration(end.Sub(begin)))
-				result, _, err := e.instant(ctx, sum, end)
-				if err != nil {
-					return nil, err
-				}
-				for _, s := range result {
-					out[r.Record] = s.F
-				}
-			}
-		}
-	}
-	return out, nil
 }
