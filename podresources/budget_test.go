@@ -86,9 +86,9 @@ func TestClaimsBeforePlugins(t *testing.T) {
 		"%d of %d allocations are of claims, rejected %v", claims, len(allocations), rejected)
 }
 
-// With a share of the memory, each bound is multiplied by that share. If an answer has too many pods,
-// or bytes, pods without devices are dropped first, then the largest pods. They are the same ones
-// each time, in whatever order the kubelet lists them.
+// With a share of the memory, each bound is multiplied by that share. If an answer has too many
+// pods, or bytes, pods without devices are dropped first, then the largest pods. They are the same
+// ones each time, in whatever order the kubelet lists them.
 func TestLargeAnswers(t *testing.T) {
 	bounds := FullBounds().Times(1. / 16)
 	var held, large, many []*v1.PodResources

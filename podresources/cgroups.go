@@ -56,18 +56,6 @@ const (
 	CgroupGone                       // existed, and was removed
 )
 
-// String returns the state's name, for logs.
-func (s CgroupState) String() string {
-	switch s {
-	case CgroupAlive:
-		return "alive"
-	case CgroupGone:
-		return "gone"
-	default:
-		return "unknown"
-	}
-}
-
 // podCgroup is a pod's cgroup, and the kubepods folder that it is in.
 type podCgroup struct{ path, kubepods string }
 
@@ -186,31 +174,20 @@ func CameSince(after, there, now time.Time) (Change, bool) {
 }
 
 // kubepods returns the kubelet's folders of pods: the highest ones of the first hierarchy that has
-// any.
+// any. That of version 2 is the only one; of version 1, the kubelet needs several.
 func (c *Cgroups) kubepods(before func(dir string)) []string {
-	for _, hierarchy := range c.hierarchies() {
+	hierarchies := []string{"memory", "cpu", "cpuset", "pids", "systemd", "unified"}
+	if exists(filepath.Join(c.path, "cgroup.controllers")) {
+		hierarchies = []string{"."}
+	}
+	for _, name := range hierarchies {
+		hierarchy := filepath.Join(c.path, name)
 		before(hierarchy)
 		if found := findKubepods(hierarchy); len(found) > 0 {
 			return found
 		}
 	}
 	return nil
-}
-
-// hierarchies returns the roots of the cgroup hierarchies in which the kubelet may have its pods:
-// the one of version 2, or those of controllers of version 1 that the kubelet needs, and those of
-// systemd.
-func (c *Cgroups) hierarchies() []string {
-	if exists(filepath.Join(c.path, "cgroup.controllers")) {
-		return []string{c.path}
-	}
-	var hierarchies []string
-	for _, name := range []string{"memory", "cpu", "cpuset", "pids", "systemd", "unified"} {
-		if dir := filepath.Join(c.path, name); exists(dir) {
-			hierarchies = append(hierarchies, dir)
-		}
-	}
-	return hierarchies
 }
 
 // findKubepods searches level by level, and returns the folders of the first level that has any.
@@ -267,20 +244,7 @@ func populated(dir string) (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return anyProcess(dir)
 	}
-	if err != nil {
-		return false, err
-	}
-	return parsePopulated(events)
-}
-
-// parsePopulated reads a cgroup.events.
-func parsePopulated(events []byte) (bool, error) {
-	for line := range bytes.Lines(events) {
-		if key, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" ")); string(key) == "populated" {
-			return string(value) != "0", nil
-		}
-	}
-	return false, errors.New("parse cgroup.events: no populated")
+	return bytes.Contains(events, []byte("populated 1")), err
 }
 
 // anyProcess looks for a process in a tree of cgroups.

@@ -1,7 +1,6 @@
 package podresources
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -205,15 +204,4 @@ func TestPodUID(t *testing.T) {
 		got, ok := podUID(name)
 		expect.That(t, ok == (want != "") && (!ok || got == want), "%q: %q, %v, want %q", name, got, ok, want)
 	}
-}
-
-func FuzzParsePopulated(f *testing.F) {
-	for _, seed := range []string{"populated 1\nfrozen 0\n", "populated 0\n", "frozen 0\npopulated 1", "populated", ""} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, events []byte) {
-		populated, err := parsePopulated(events)
-		expect.That(t, (err != nil || bytes.Contains(events, []byte("populated"))) && (err == nil || !populated),
-			"%q: %v, %v", events, populated, err)
-	})
 }

@@ -16,11 +16,10 @@ import (
 )
 
 const (
-	// Intervals at which the pods' cgroups are listed: without inotify; while there is no kubepods
-	// folder, since inotify may miss its creation; and otherwise.
+	// Intervals at which the pods' cgroups are listed: without inotify, and otherwise, since inotify
+	// may miss the creation of the kubepods folder.
 	pollCgroups    = time.Second
-	searchKubepods = 5 * time.Second
-	recheckCgroups = 30 * time.Second
+	recheckCgroups = 10 * time.Second
 	// cgroupEvents is the size of the queue of events.
 	cgroupEvents = 1024
 )
@@ -56,7 +55,6 @@ type cgroupWatch struct {
 	reader  *driver.Worker[struct{}]
 	present map[string]podCgroup
 	blind   bool // at least one folder could not be watched
-	nowhere bool // there is no kubepods folder
 }
 
 func newCgroupWatch(c *Cgroups, notify *fsnotify.Watcher, emit func(Change)) *cgroupWatch {
@@ -104,23 +102,16 @@ func (w *cgroupWatch) read(ctx context.Context, f func()) {
 }
 
 func (w *cgroupWatch) interval() time.Duration {
-	switch {
-	case w.blind:
+	if w.blind {
 		return pollCgroups
-	case w.nowhere:
-		return searchKubepods
-	default:
-		return recheckCgroups
 	}
+	return recheckCgroups
 }
 
 // scan lists the pods, and watches all folders in which they may come and go.
 func (w *cgroupWatch) scan() map[string]podCgroup {
-	w.blind, w.nowhere = w.notify == nil, true
+	w.blind = w.notify == nil
 	return w.cgroups.scan(func(dir string) {
-		if isKubepods(filepath.Base(dir)) {
-			w.nowhere = false
-		}
 		if w.notify == nil {
 			return
 		}

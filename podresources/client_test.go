@@ -167,13 +167,6 @@ func TestClientFindsARestartedKubelet(t *testing.T) {
 	}
 }
 
-func TestClientBeforeTheKubelet(t *testing.T) {
-	c := must.Get(NewClient(filepath.Join(t.TempDir(), "none.sock"), Bounds{}))(t)
-	_, err := list(t, c, waitLimit)
-	expect.That(t, errors.Is(err, ErrUnavailable), "no socket: %v", err)
-	expect.OK(t, c.Close())
-}
-
 // A kubelet that has restarted on the same socket is another instance as soon as its socket exists.
 // A kubelet that keeps running is the same instance, even if it does not answer.
 func TestClientTellsKubeletsApart(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
-	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
@@ -206,52 +205,6 @@ func TestParseCDI(t *testing.T) {
 			expect.Equal(t, "", tt.want, got)
 		})
 	}
-}
-
-// TestParseProperties draws the allocations of a node, builds the answer as the kubelet does, and
-// compares the parsed answer with the allocations.
-func TestParseProperties(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		devices := rapid.SliceOfN(rapid.IntRange(0, 40), 1, 12).Draw(t, "devices")
-		slices.Sort(devices)
-		devices = slices.Compact(devices)
-		want := make([]Allocation, 0, len(devices))
-		var claims []*v1.DynamicResource
-		for _, n := range devices {
-			name := fmt.Sprintf("claim-%d", n%3)
-			want = append(want, Allocation{
-				Claim:  Claim{"ns", name},
-				Device: driver.ID{Driver: "gpu.example.com", Pool: "node", Device: fmt.Sprintf("gpu-%d", n)},
-				CDI:    []string{fmt.Sprintf("example.com/gpu=%d", n)},
-			})
-		}
-		for c := range 3 {
-			var rows []*v1.ClaimResource
-			for _, n := range devices {
-				if n%3 == c {
-					rows = append(rows, gpu(n))
-				}
-			}
-			claims = append(claims, test.Claim("ns", fmt.Sprintf("claim-%d", c), rows...))
-		}
-		var pods []*v1.PodResources
-		for p := range rapid.IntRange(1, 4).Draw(t, "pods") {
-			pod := test.Pod("ns", fmt.Sprintf("pod-%d", p))
-			for c := range rapid.IntRange(1, 3).Draw(t, "containers") {
-				pod.Containers = append(pod.Containers,
-					test.Container(fmt.Sprintf("c-%d", c), rapid.Permutation(claims).Draw(t, "claims")...))
-				for i := range want {
-					want[i].Holders = append(want[i].Holders, Holder{Pod: Pod{"ns", pod.Name}, Container: fmt.Sprintf("c-%d", c)})
-				}
-			}
-			pods = append(pods, pod)
-		}
-		slices.SortFunc(want, Allocation.Compare)
-		got, rejections := Parse(answerOf(rapid.Permutation(pods).Draw(t, "order")...))
-		if diff := cmp.Diff(want, got); diff != "" || len(rejections) > 0 {
-			t.Fatal(diff, rejections)
-		}
-	})
 }
 
 func FuzzParse(f *testing.F) {

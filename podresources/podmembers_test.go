@@ -45,7 +45,7 @@ func TestPodMembers(t *testing.T) {
 			map[string][]int{podA: {20, 22, 300}, podB: {21, 23}},
 		},
 		{"and then not", func() {}, maxMemberSearch, []string{podA, podB}, map[string][]int{podA: {20, 22, 300}}},
-		{"for no pod nothing is done", func() {}, time.Hour, nil, nil},
+		{"for no pod nothing is done", func() {}, time.Hour, nil, map[string][]int{}},
 	} {
 		procfs.clock = procfs.clock.Add(step.later)
 		step.do()

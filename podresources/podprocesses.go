@@ -53,35 +53,32 @@ func (s *podSearch[T]) of(
 ) map[string]T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ask(uids); len(s.asked) == 0 {
-		return nil
+	s.ask(uids)
+	out := s.valid(valid)
+	since := s.now().Sub(s.stepped)
+	switch {
+	case len(s.asked) == 0, !always && len(out) == len(s.asked):
+		s.end()
+	case s.walk != nil && since >= minProcessSearch, since >= s.pause, since < 0:
+		s.step(add)
+		return s.valid(valid)
 	}
+	return out
+}
+
+// valid returns what is known of the requested pods, and forgets what is not valid.
+func (s *podSearch[T]) valid(valid func(uid string, of T) bool) map[string]T {
 	out := make(map[string]T, len(s.asked))
-	take := func() {
-		for uid := range s.asked {
-			of, known := s.known[uid]
-			if _, has := out[uid]; has || !known {
-				continue
-			}
-			if valid(uid, of) {
-				out[uid] = of
-				continue
-			}
+	for uid := range s.asked {
+		switch of, known := s.known[uid]; {
+		case !known:
+		case valid(uid, of):
+			out[uid] = of
+		default:
 			delete(s.known, uid)
 			s.pause = minProcessSearch
 		}
 	}
-	if !always {
-		take()
-	}
-	since := s.now().Sub(s.stepped)
-	switch {
-	case !always && len(out) == len(s.asked):
-		s.end()
-	case s.walk != nil && since >= minProcessSearch, since >= s.pause, since < 0:
-		s.step(add)
-	}
-	take()
 	return out
 }
 
@@ -97,10 +94,8 @@ func (s *podSearch[T]) ask(uids []string) {
 			s.pause = minProcessSearch
 		}
 	}
-	s.asked = asked
-	if len(asked) == 0 {
+	if s.asked = asked; len(asked) == 0 {
 		s.known = nil
-		s.end()
 	}
 }
 

@@ -79,7 +79,12 @@ func (c *PodsClient) Follow(ctx context.Context, sink PodSink, synced func()) er
 			synced()
 			continue
 		}
-		facts, ok := c.decode(event)
+		var pod corev1.Pod
+		if pod.Unmarshal(event.GetPod()) != nil {
+			continue // only that pod is affected
+		}
+		_, facts, ok := NewPodFacts(&pod, &c.selection)
+		facts.Local = true
 		switch {
 		case !ok:
 		case listing:
@@ -92,18 +97,6 @@ func (c *PodsClient) Follow(ctx context.Context, sink PodSink, synced func()) er
 			sink.PodChanged(facts, c.now())
 		}
 	}
-}
-
-// decode returns the pod of an event. An event that cannot be decoded is ignored, so that only that
-// pod is affected.
-func (c *PodsClient) decode(event *podsv1alpha1.WatchPodsEvent) (PodFacts, bool) {
-	var pod corev1.Pod
-	if pod.Unmarshal(event.GetPod()) != nil {
-		return PodFacts{}, false
-	}
-	_, facts, ok := NewPodFacts(&pod, &c.selection)
-	facts.Local = true
-	return facts, ok
 }
 
 func podsError(err error) error {

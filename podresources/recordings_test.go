@@ -1,14 +1,10 @@
 package podresources
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -27,14 +23,6 @@ func recordings(t *testing.T) []string {
 	folders, err := filepath.Glob("testdata/recordings/*")
 	must.That(t, err == nil && len(folders) != 0, "no recordings: %v", err)
 	return folders
-}
-
-// withPodsAPI returns the recordings of kubelets that serve the Pods API (1.37).
-func withPodsAPI(t *testing.T) []string {
-	t.Helper()
-	return slices.DeleteFunc(recordings(t), func(folder string) bool {
-		return strings.HasPrefix(filepath.Base(folder), "kubelet-")
-	})
 }
 
 // withoutShares is the recording of a kubelet that does not report share IDs in PodResources.
@@ -103,75 +91,12 @@ func holdsOfClaims(t *testing.T, folder string, shares bool) []string {
 	return out
 }
 
-// identity has the fields of a pod that are always equal in the kubelet and in the API server. The
-// kubelet may have a newer status, and omits the names of claims that are made from templates and
-// of claims of extended resources.
-type identity struct {
-	UID, Owner string
-	Claims     []string // by the pod's own names
-}
-
-func identify(facts *PodFacts) identity {
-	out := identity{UID: facts.UID, Owner: facts.Meta.OwnerKind + " " + facts.Meta.OwnerName}
-	for _, c := range facts.Claims {
-		out.Claims = append(out.Claims, c.Name)
-	}
-	return out
-}
-
-// The events of the Pods API have the same pods as the API server, with the same identities.
-func TestRecordedEvents(t *testing.T) {
-	for _, folder := range withPodsAPI(t) {
-		t.Run(filepath.Base(folder), func(t *testing.T) {
-			got, want := map[Pod]identity{}, map[Pod]identity{}
-			for _, facts := range recordedEvents(t, folder) {
-				got[facts.Pod] = identify(&facts)
-			}
-			for _, pod := range recordedObjects(t, folder) {
-				if pod.Status.StartTime == nil {
-					continue // the kubelet had not seen it yet
-				}
-				name, facts, ok := NewPodFacts(&pod, &Selection{})
-				expect.That(t, ok && (len(facts.Containers) != 0 || len(facts.Claims) == 0), "%v: facts %+v, %v", name, facts, ok)
-				want[name] = identify(&facts)
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("the pods (-API server +kubelet):\n%s", diff)
-			}
-		})
-	}
-}
-
 // recordedObjects returns the pods of the API server.
 func recordedObjects(t *testing.T, folder string) []corev1.Pod {
 	t.Helper()
 	var pods corev1.PodList
 	must.Do(t, yaml.Unmarshal(recordingFile(t, folder, "pods.yaml"), &pods))
 	return pods.Items
-}
-
-// recordedEvents returns the pods with which a watch began.
-func recordedEvents(t *testing.T, folder string) map[string]PodFacts {
-	t.Helper()
-	out := map[string]PodFacts{}
-	lines := bufio.NewScanner(bytes.NewReader(recordingFile(t, folder, "events.jsonl")))
-	lines.Buffer(nil, 1<<20)
-	kind := ""
-	for lines.Scan() {
-		var event struct {
-			Type string
-			Pod  corev1.Pod
-		}
-		must.Do(t, json.Unmarshal(lines.Bytes(), &event))
-		if kind = event.Type; kind == "INITIAL_SYNC_COMPLETE" {
-			continue
-		}
-		_, facts, ok := NewPodFacts(&event.Pod, &Selection{})
-		expect.That(t, ok, "no facts of %v", event.Pod.Name)
-		out[facts.UID] = facts
-	}
-	must.That(t, lines.Err() == nil && kind == "INITIAL_SYNC_COMPLETE", "the events end with %s, %v", kind, lines.Err())
-	return out
 }
 
 func recordingFile(t *testing.T, folder, name string) []byte {

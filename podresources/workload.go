@@ -110,24 +110,12 @@ func knownWorkloads() []known {
 // kindOf returns the kind for the value of a label, "" for none: KubeRay's values are kinds, the
 // training operator's are names of its controllers.
 func kindOf(value string) string {
-	switch value {
-	case "RayJob", "RayService", "RayCluster":
-		return value
-	case "pytorchjob-controller":
-		return "PyTorchJob"
-	case "tfjob-controller":
-		return "TFJob"
-	case "mpijob-controller", "mpi-operator":
-		return "MPIJob"
-	case "jaxjob-controller":
-		return "JAXJob"
-	case "xgboostjob-controller":
-		return "XGBoostJob"
-	case "paddlejob-controller":
-		return "PaddleJob"
-	default:
-		return ""
-	}
+	return map[string]string{
+		"RayJob": "RayJob", "RayService": "RayService", "RayCluster": "RayCluster",
+		"pytorchjob-controller": "PyTorchJob", "tfjob-controller": "TFJob", "mpijob-controller": "MPIJob",
+		"mpi-operator": "MPIJob", "jaxjob-controller": "JAXJob", "xgboostjob-controller": "XGBoostJob",
+		"paddlejob-controller": "PaddleJob",
+	}[value]
 }
 
 // isAlone reports whether nothing says that the pod works together with other pods, or waits for

@@ -111,21 +111,10 @@ func (p *pod) recreated(asked time.Time) bool {
 	}
 }
 
-// learnNames adds the names of claims from the same pod's status at the API server.
+// learnNames takes the names of claims from the same pod's status at the API server.
 func (p *pod) learnNames(from *podresources.PodFacts) {
 	p.namesKnown = true
-	p.ExtendedClaim, p.ExtendedUses = from.ExtendedClaim, from.ExtendedUses
-	names := make(map[string]string, len(from.Claims))
-	for _, c := range from.Claims {
-		names[c.Name] = c.Claim
-	}
-	p.Claims = slices.DeleteFunc(slices.Clone(p.Claims), func(c podresources.PodClaim) bool {
-		_, has := names[c.Name]
-		return c.Claim == "" && !has
-	})
-	for i := range p.Claims {
-		p.Claims[i].Claim = cmp.Or(p.Claims[i].Claim, names[p.Claims[i].Name])
-	}
+	p.Claims, p.ExtendedClaim, p.ExtendedUses = from.Claims, from.ExtendedClaim, from.ExtendedUses
 }
 
 // PodsListed processes a complete list of the pods that are bound to the node, from the kubelet
