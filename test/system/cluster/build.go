@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -120,40 +119,14 @@ func buildKube(ctx context.Context, source, mod, output, version string, log io.
 	return follow(cmd, "Kubernetes", log)
 }
 
-// follow runs a build and logs its progress.
+// follow runs a build. What it says, such as the packages that it compiles, goes to log.
 func follow(cmd *exec.Cmd, what string, log io.Writer) error {
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		return fmt.Errorf("build %s: %w", what, err)
-	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("build %s: %w", what, err)
-	}
-	last := progress(stderr, log)
-	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("build %s: %w: %s", what, err, last)
+	var said bytes.Buffer
+	cmd.Stderr = io.MultiWriter(log, &said)
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("build %s: %w: %s", what, err, said.Bytes()[max(0, said.Len()-1000):])
 	}
 	return nil
-}
-
-// progress logs about every 20 s how many packages go has compiled. It returns the last lines of
-// the output.
-func progress(output io.Reader, log io.Writer) string {
-	const every, kept = 20 * time.Second, 20
-	begin, next := time.Now(), every
-	var tail []string
-	packages := 0
-	for lines := bufio.NewScanner(output); lines.Scan(); {
-		packages++
-		if tail = append(tail, lines.Text()); len(tail) > kept {
-			tail = tail[1:]
-		}
-		if spent := time.Since(begin); spent > next {
-			say(log, "%d packages in %.0f s", packages, spent.Seconds())
-			next = spent + every
-		}
-	}
-	return strings.Join(tail, "\n")
 }
 
 // say writes a line to log and ignores errors: nobody may be reading it.
