@@ -12,7 +12,6 @@ import (
 
 // read returns the metrics that a rule reads.
 func read(t *testing.T, expr string) []string {
-	t.Helper()
 	parsed := must.Get(parser.NewParser(parser.Options{}).ParseExpr(expr))(t)
 	var out []string
 	parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {

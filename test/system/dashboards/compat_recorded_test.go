@@ -43,7 +43,6 @@ type node struct {
 // newNode returns a node with these devices. Each with a pod is
 // held by two containers of it.
 func newNode(t *testing.T, name, driverName string, devices map[string]driver.Hardware, pods map[string][]string) node {
-	t.Helper()
 	n := node{exportertest.NewHistory(t), name}
 	n.In.Inventory, n.In.Sources = driver.Inventory{}, []join.SourceSamples{{Name: "nvml"}}
 	for device, h := range devices {
@@ -63,7 +62,6 @@ func newNode(t *testing.T, name, driverName string, devices map[string]driver.Ha
 
 // page returns the exposition of the last tick, with the source's metric of itself, as at a time.
 func (n *node) page(t *testing.T, at time.Time) page {
-	t.Helper()
 	text := exportertest.Text(t, n.Last) + "dra_exporter_source_up{source=\"nvml\"} 1\n"
 	return page{n.name, at, families(t, text)}
 }
@@ -71,7 +69,6 @@ func (n *node) page(t *testing.T, at time.Time) page {
 // recordedH100 returns the pages of a node whose GPU shows what an H100 did while it computed: the
 // last is of the given time.
 func recordedH100(t *testing.T, until time.Time) []page {
-	t.Helper()
 	n, seconds := h100(t)
 	var out []page
 	for i, second := range seconds {

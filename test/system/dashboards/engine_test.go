@@ -171,8 +171,7 @@ func (e *engine) evaluate(t testing.TB, groups []rules.Group, at time.Time) map[
 }
 
 // parsed returns the labels of a series, given as in the exposition.
-func parsed(t testing.TB, series string) labels.Labels {
-	t.Helper()
+func parsed(series string) labels.Labels {
 	name, rest, _ := strings.Cut(strings.TrimSuffix(series, "}"), "{")
 	builder := labels.NewScratchBuilder(8)
 	builder.Add(model.MetricNameLabel, name)
