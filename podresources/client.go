@@ -126,39 +126,25 @@ func (c *Client) List(ctx context.Context) (*v1.ListPodResourcesResponse, error)
 	return got.response, nil
 }
 
-// classify wraps a gRPC error with the corresponding error of this package.
+// classify wraps a gRPC error with the corresponding error of this package. Some differ only by
+// message: the kubelet's rate limit (k8s.io/kubernetes pkg/kubelet/apis/grpc/ratelimit.go)
+// and gRPC's own limits (google.golang.org/grpc rpc_util.go).
 func classify(err error) error {
-	var class error
-	switch s := status.Convert(err); s.Code() {
-	case codes.ResourceExhausted:
-		class = classifyExhausted(s.Message())
-	case codes.Unavailable:
-		class = ErrUnavailable
-	case codes.DeadlineExceeded:
-		class = ErrDeadline
-	case codes.Canceled:
-		class = ErrCanceled
-	case codes.Unimplemented:
-		class = ErrUnimplemented
+	s := status.Convert(err)
+	class := map[codes.Code]error{
+		codes.Unavailable: ErrUnavailable, codes.DeadlineExceeded: ErrDeadline, codes.Canceled: ErrCanceled,
+		codes.Unimplemented: ErrUnimplemented,
+	}[s.Code()]
+	switch exhausted := s.Code() == codes.ResourceExhausted; {
+	case exhausted && strings.Contains(s.Message(), "rate limit"):
+		class = ErrRateLimited
+	case exhausted && strings.Contains(s.Message(), "larger than max"):
+		class = ErrTooLarge
 	}
 	if class == nil {
 		return err
 	}
 	return fmt.Errorf("%w: %w", class, err)
-}
-
-// classifyExhausted distinguishes errors that have the same gRPC code and differ only by message:
-// the kubelet's rate limit (k8s.io/kubernetes pkg/kubelet/apis/grpc/ratelimit.go) and gRPC's own
-// limits (google.golang.org/grpc rpc_util.go).
-func classifyExhausted(message string) error {
-	switch {
-	case strings.Contains(message, "rate limit"):
-		return ErrRateLimited
-	case strings.Contains(message, "larger than max"):
-		return ErrTooLarge
-	default:
-		return nil
-	}
 }
 
 // answer is a received answer, or the error of its decoding.
