@@ -13,19 +13,20 @@ import (
 )
 
 // incidentsOf returns the newest incidents that hit a subject.
-func (n *known) incidentsOf(of Subject) Section {
+func incidentsOf(all []*recorder.Incident, of Subject) Section {
 	s := Section{Title: "Incidents", Head: []string{"What happened", "State", "Began", "How often", "Last"}}
-	for _, i := range n.incidents {
-		if len(s.Rows) < maxIncidentRows && of.Hit(i) {
-			state, class := stateOf(i)
-			s.Rows = append(s.Rows, []Item{
-				{Text: i.Text, Incident: i.ID},
-				{Text: state, Class: class},
-				{Text: Clock(i.Onset)},
-				{Text: strconv.Itoa(i.Count)},
-				{Text: Clock(i.Last)},
-			})
+	for _, i := range all {
+		if len(s.Rows) == maxIncidentRows || !of.Hit(i) {
+			continue
 		}
+		what := Item{Text: i.Text, Incident: i.ID}
+		if of.Own { // the text may have names of others
+			what = Item{Text: kindText(i) + " on " + i.Device.String()}
+		}
+		state, class := stateOf(i)
+		s.Rows = append(s.Rows, []Item{
+			what, {Text: state, Class: class}, {Text: Clock(i.Onset)}, {Text: strconv.Itoa(i.Count)}, {Text: Clock(i.Last)},
+		})
 	}
 	return s
 }
