@@ -21,7 +21,6 @@ import (
 type Detail struct {
 	Node, Title, Time string
 	Sections          []Section // none: no such device, claim, pod or incident
-	Overview          *overview // of a device; nil: nothing is recorded
 	Charts            []chartGroup
 	Own               bool // it has nothing that belongs to others, as [Subject.Own] asks
 }
@@ -182,10 +181,10 @@ func (v *Page) Detail(of Subject) Detail {
 	if of.Claim != "" && !of.Own {
 		d.Sections = append(d.Sections, v.receiptSections(of.Claim)...)
 	}
-	d.tidy()
-	if !d.Own {
+	if !d.Own && v.config.Recorder != nil {
 		v.recorded(&d, of, incidents)
 	}
+	d.tidy()
 	return d
 }
 
