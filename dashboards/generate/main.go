@@ -117,10 +117,7 @@ const placeholder = "https://gateway.invalid"
 
 // generate returns the files by name, and those of the chart.
 func generate(o rules.Options) (files, chart map[string][]byte, err error) {
-	catalog, err := query.NewCatalog()
-	if err != nil {
-		return nil, nil, err
-	}
+	catalog := query.NewCatalog()
 	groups, err := rules.Groups(o, catalog)
 	if err != nil {
 		return nil, nil, err

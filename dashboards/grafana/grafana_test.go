@@ -20,7 +20,7 @@ import (
 
 func newCatalog(t *testing.T) query.Catalog {
 	t.Helper()
-	c := must.Get(query.NewCatalog())(t)
+	c := query.NewCatalog()
 	must.Get(rules.Groups(rules.Defaults(), c))(t)
 	return Catalog(c)
 }

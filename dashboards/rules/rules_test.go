@@ -18,7 +18,7 @@ import (
 
 func newCatalog(t *testing.T) query.Catalog {
 	t.Helper()
-	c := must.Get(query.NewCatalog())(t)
+	c := query.NewCatalog()
 	return c
 }
 

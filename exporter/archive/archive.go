@@ -18,7 +18,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -36,7 +35,7 @@ const (
 	maxBytes = 8 << 20
 	// maxDocument is the largest size of an uncompressed document, in bytes.
 	maxDocument = 8 << 20
-	// maxQueue limits the documents that wait for the disk. The oldest are dropped.
+	// maxQueue limits the documents that wait while one is being written. The oldest are dropped.
 	maxQueue = 64
 )
 
@@ -54,10 +53,7 @@ type Config struct {
 type Folder struct {
 	Config
 
-	queued chan struct{} // has a value when the queue may have grown
-
-	mu    sync.Mutex
-	queue []document // the oldest first
+	queue chan document
 }
 
 type document struct {
@@ -69,7 +65,7 @@ type document struct {
 // finish, and reports whether the folder can be written. It returns an error only if the path is
 // not a folder; other failures are reported, and writing is tried again with each document.
 func Open(c Config) (*Folder, error) {
-	f := &Folder{Config: c, queued: make(chan struct{}, 1)}
+	f := &Folder{Config: c, queue: make(chan document, maxQueue)}
 	begun := time.Now()
 	left, _ := filepath.Glob(filepath.Join(c.Path, temporary+"*")) // the pattern is valid
 	for _, name := range left {
@@ -158,75 +154,49 @@ func parse(r io.Reader, content any) error {
 // not wait: if the disk is too slow, the oldest queued document is dropped and counted. The caller
 // must not change the content any more.
 func (f *Folder) Keep(kind, id string, content any) {
-	f.mu.Lock()
-	if len(f.queue) == maxQueue {
-		f.Rejected(driver.Rejection{Input: f.queue[0].kind, Reason: driver.ReasonTooMany, Count: 1})
-		f.queue = slices.Delete(f.queue, 0, 1)
-	}
-	f.queue = append(f.queue, document{kind, id, content})
-	f.mu.Unlock()
-	select {
-	case f.queued <- struct{}{}:
-	default:
+	for {
+		select {
+		case f.queue <- document{kind, id, content}:
+			return
+		default:
+		}
+		select {
+		case oldest := <-f.queue:
+			f.Rejected(driver.Rejection{Input: oldest.kind, Reason: driver.ReasonTooMany, Count: 1})
+		default:
+		}
 	}
 }
 
 const firstRetry, lastRetry = time.Second, time.Minute
 
 // Run writes the queued documents until ctx ends, and then tries once to write those that are still
-// in the queue. A document that can't be written goes back to the head of the queue, unless ctx has
-// ended or the queue is full: it is the oldest one, and lost.
+// in the queue.
 func (f *Folder) Run(ctx context.Context) {
-	delay := firstRetry
-	for {
-		d, found := f.take()
-		if !found {
-			select {
-			case <-f.queued:
-				continue
-			case <-ctx.Done():
-				return
-			}
+	for ctx.Err() == nil || len(f.queue) > 0 {
+		select {
+		case d := <-f.queue:
+			f.attempt(ctx, d)
+		case <-ctx.Done():
 		}
+	}
+}
+
+// attempt tries to write a document until it succeeds, or ctx ends.
+func (f *Folder) attempt(ctx context.Context, d document) {
+	for delay := firstRetry; ; delay = min(2*delay, lastRetry) {
 		begun := time.Now()
 		err := f.save(d)
 		f.Report(time.Since(begun), err)
 		if err == nil {
-			delay = firstRetry
-			continue
+			return
 		}
-		invalid := errors.Is(err, errNoDocument)
-		if invalid || ctx.Err() != nil || !f.putBack(d) {
+		if errors.Is(err, errNoDocument) || ctx.Err() != nil {
 			f.Rejected(driver.Rejection{Input: d.kind, Reason: driver.ReasonOf(err), Count: 1})
+			return
 		}
-		if !invalid {
-			driver.Pause(ctx, delay)
-			delay = min(2*delay, lastRetry)
-		}
+		driver.Pause(ctx, delay)
 	}
-}
-
-// take removes the oldest document from the queue.
-func (f *Folder) take() (d document, found bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.queue) == 0 {
-		return d, false
-	}
-	d = f.queue[0]
-	f.queue = slices.Delete(f.queue, 0, 1)
-	return d, true
-}
-
-// putBack puts a document at the head of the queue if that is not full.
-func (f *Folder) putBack(d document) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.queue) == maxQueue {
-		return false
-	}
-	f.queue = slices.Insert(f.queue, 0, d)
-	return true
 }
 
 var errNoDocument = errors.New("document can't be encoded")

@@ -237,7 +237,7 @@ func (r *rendering) take(s *Snapshot, cache *labelCache, c Config) {
 	if c.ZeroHold > 0 {
 		r.held = cache.since(s.Time.Add(-c.ZeroHold))
 	}
-	s.walk(&emission{sink: r, families: r.families, choices: c.Choices, specs: cache.specs, cache: cache})
+	s.walk(newEmission(r, r.families, c.Choices, cache.specs, cache))
 }
 
 func (r *rendering) put(id familyID, l *labels, value float64, a age) {

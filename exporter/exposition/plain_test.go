@@ -26,7 +26,7 @@ func Plain(s *Snapshot, c Config) []*dto.MetricFamily {
 	p.described = allFamilies(specs, c.Choices)
 	p.cache.begin(s.Time)
 	defer p.cache.end()
-	s.walk(&emission{sink: p, families: p.described, choices: c.Choices, specs: specs, cache: p.cache})
+	s.walk(newEmission(p, p.described, c.Choices, specs, p.cache))
 	p.addLabels()
 	var out []*dto.MetricFamily
 	for _, f := range p.families {

@@ -118,11 +118,10 @@ type claimFacts struct {
 	distributions *claimDistributions // nil: none are kept
 	fit           *fitting            // nil: there is no advice
 	life          *life               // nil: unknown
-	users         []book.User         // the pods that used it
+	users         []saved.User        // the pods that used it
 	attribution   join.Attribution    // the least certain way in which the device was divided
 	partial       bool                // it began before the kubelet's first answer
 	closed        bool                // its charges were reported as a [book.Closed]
-	closedBefore  bool                // by an earlier process
 }
 
 // youth has whether an account of a pod is exported by itself, or in that of its workload.
@@ -137,8 +136,8 @@ type youth struct {
 // written is what was last written of an account.
 type written struct {
 	object   saved.Object
-	current  bool   // its record need not be made again
-	closedAt uint64 // the turn of the saver at which it was closed; 0: it is not closed
+	current  bool // its record need not be made again
+	closedAt int  // the turn of the saver at which it was closed; 0: it is not closed
 }
 
 // total is the sum of what an account was charged of one counter.
@@ -314,14 +313,14 @@ const maxUsers = 1024
 
 // useBy records that a pod uses the account's claim.
 func (a *account) useBy(pod *account) {
-	i := slices.IndexFunc(a.ofClaim.users, func(u book.User) bool {
+	i := slices.IndexFunc(a.ofClaim.users, func(u saved.User) bool {
 		return u.Name == pod.key.Name && (u.UID == pod.uid || u.UID == "" || pod.uid == "")
 	})
 	switch {
 	case i >= 0:
 		a.ofClaim.users[i].UID = cmp.Or(pod.uid, a.ofClaim.users[i].UID)
 	case len(a.ofClaim.users) < maxUsers:
-		a.ofClaim.users = append(a.ofClaim.users, book.User{Name: pod.key.Name, UID: pod.uid})
+		a.ofClaim.users = append(a.ofClaim.users, saved.User{Name: pod.key.Name, UID: pod.uid})
 	}
 	a.changed()
 }

@@ -12,11 +12,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
+// The parts of claims beyond what [TestReference] has: its shares consume resources of their own.
 func TestAttribution(t *testing.T) {
-	amount := func(resource string, v float64) driver.Amount { return driver.Amount{Resource: resource, Value: v} }
-	share := func(claim, id string, consumed ...driver.Amount) podresources.Allocation {
+	share := func(claim, id string, consumed ...float64) podresources.Allocation { // of cores, and of memory
 		a := jointest.Allocation("gpu-0", claim, "p-"+claim)
-		a.ShareID, a.Consumed = id, consumed
+		a.ShareID = id
+		for i, v := range consumed {
+			a.Consumed = append(a.Consumed, driver.Amount{Resource: []string{"cores", "memory"}[i], Value: v})
+		}
 		return a
 	}
 	admin := share("root", "")
@@ -26,108 +29,43 @@ func TestAttribution(t *testing.T) {
 		want   join.Attribution
 		parts  map[string]float64 // of each claim
 	}{
-		"free":        {nil, join.AttributionNone, map[string]float64{}},
 		"admin alone": {[]podresources.Allocation{admin}, join.AttributionNone, map[string]float64{"root": 0}},
-		"one claim": {
-			[]podresources.Allocation{share("a", "")}, join.AttributionExclusive, map[string]float64{"a": 1},
-		},
-		"one claim and admin": {
-			[]podresources.Allocation{share("a", ""), admin}, join.AttributionExclusive, map[string]float64{"a": 1, "root": 0},
-		},
-		"two shares of a claim": {
-			[]podresources.Allocation{share("a", "1"), share("a", "2")}, join.AttributionExclusive, map[string]float64{"a": 1},
-		},
 		"two shares of a claim by capacity": {
-			[]podresources.Allocation{share("a", "1", amount("memory", 1)), share("a", "2", amount("memory", 3))},
-			join.AttributionExclusive,
-			map[string]float64{"a": 1},
+			[]podresources.Allocation{share("a", "1", 1), share("a", "2", 3)},
+			join.AttributionExclusive, map[string]float64{"a": 1},
 		},
-		"two claims": {[]podresources.Allocation{
-			share("a", ""), share("b", ""),
-		}, join.AttributionEqual, map[string]float64{"a": 0.5, "b": 0.5}},
 		"two shares against one": {
-			[]podresources.Allocation{
-				share("a", "1"), share("a", "2"), share("b", "3"),
-			}, join.AttributionEqual, map[string]float64{"a": 2. / 3, "b": 1. / 3},
+			[]podresources.Allocation{share("a", "1"), share("a", "2"), share("b", "3")},
+			join.AttributionEqual, map[string]float64{"a": 2. / 3, "b": 1. / 3},
 		},
-		"capacity": {
-			[]podresources.Allocation{share("a", "1", amount("memory", 10)), share("b", "2", amount("memory", 30))},
-			join.AttributionCapacity,
-			map[string]float64{"a": 0.25, "b": 0.75},
-		},
-		"capacity and admin": {
-			[]podresources.Allocation{share("a", "1", amount("memory", 10)), share("b", "2", amount("memory", 30)), admin},
-			join.AttributionCapacity,
-			map[string]float64{"a": 0.25, "b": 0.75, "root": 0},
-		},
-		"capacity of two resources": {
-			[]podresources.Allocation{
-				share("a", "1", amount("cores", 1), amount("memory", 10)),
-				share("b", "2", amount("cores", 1), amount("memory", 30)),
-			},
-			join.AttributionCapacity,
-			map[string]float64{"a": (0.5 + 0.25) / 2, "b": (0.5 + 0.75) / 2},
+		"capacity of two resources, and admin": {
+			[]podresources.Allocation{share("a", "1", 1, 10), share("b", "2", 1, 30), admin},
+			join.AttributionCapacity, map[string]float64{"a": (0.5 + 0.25) / 2, "b": (0.5 + 0.75) / 2, "root": 0},
 		},
 		"one resource in common": {
-			[]podresources.Allocation{
-				share("a", "1", amount("cores", 9), amount("memory", 10)), share("b", "2", amount("memory", 30)),
-			},
-			join.AttributionCapacity,
-			map[string]float64{"a": 0.25, "b": 0.75},
-		},
-		"no resource in common": {
-			[]podresources.Allocation{share("a", "1", amount("cores", 9)), share("b", "2", amount("memory", 30))},
-			join.AttributionEqual,
-			map[string]float64{"a": 0.5, "b": 0.5},
+			[]podresources.Allocation{share("a", "1", 9, 10), share("b", "2", 27)},
+			join.AttributionCapacity, map[string]float64{"a": 0.25, "b": 0.75},
 		},
 		"capacity of one alone": {
-			[]podresources.Allocation{
-				share("a", "1", amount("memory", 10)), share("b", "2"),
-			}, join.AttributionEqual, map[string]float64{"a": 0.5, "b": 0.5},
+			[]podresources.Allocation{share("a", "1", 10), share("b", "2")},
+			join.AttributionEqual, map[string]float64{"a": 0.5, "b": 0.5},
 		},
 		"none of a resource is no capacity": {
-			[]podresources.Allocation{share("a", "1", amount("memory", 10)), share("b", "2", amount("memory", 0))},
-			join.AttributionEqual,
-			map[string]float64{"a": 0.5, "b": 0.5},
+			[]podresources.Allocation{share("a", "1", 10), share("b", "2", 0)},
+			join.AttributionEqual, map[string]float64{"a": 0.5, "b": 0.5},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			view := podresources.View{Allocations: jointest.Held(tc.shares...)}
 			r := join.Join(join.Input{Inventory: driver.Inventory{jointest.ID("gpu-0"): {}}, View: view})
-			d := r.Devices[0]
-			expect.Is(t, d.Attribution, tc.want, "divided")
+			expect.Is(t, r.Devices[0].Attribution, tc.want, "divided")
 			parts := map[string]float64{}
-			for _, s := range d.Shares {
+			for _, s := range r.Devices[0].Shares {
 				parts[s.Claim.Name] += s.Weight
 			}
-			for claim, want := range tc.parts {
-				expect.That(t, exportertest.Close(parts[claim], want, 0), "%s has %v, want %v", claim, parts[claim], want)
-			}
-			expect.That(t, len(parts) == len(tc.parts), "got %v, want %v", parts, tc.parts)
+			expect.Equal(t, "parts", tc.parts, parts)
 		})
 	}
-}
-
-// The pods of one claim divide its part. The info metrics name the method.
-func TestAttributionAmongPods(t *testing.T) {
-	h := exportertest.NewHistory(t)
-	h.Hold("a", "p0", "p1")
-	h.Hold("b", "p2")
-	h.Read(driver.Reading{Quantity: driver.Power, Value: 100})
-	x := h.Tick(0)
-	h.Expect(x, map[[2]string]float64{
-		{"dra_claim_power_watts", "resourceclaim_name=a"}:       50,
-		{"dra_claim_power_watts", "resourceclaim_name=b"}:       50,
-		{"dra_pod_power_watts", "pod=p0"}:                       25,
-		{"dra_pod_power_watts", "pod=p1"}:                       25,
-		{"dra_pod_power_watts", "pod=p2"}:                       50,
-		{"dra_device_unattributed_power_watts", "device=gpu-0"}: 0,
-	})
-	for pod, want := range map[string]string{"p0": "equal", "p1": "equal", "p2": "exclusive"} {
-		expect.That(t, len(x.Matching("dra_pod_claim_info", "pod="+pod, "attribution="+want)) == 1,
-			"%s is not divided %s: %v", pod, want, x["dra_pod_claim_info"])
-	}
-	expect.Is(t, len(x.Matching("dra_claim_device_info", "attribution=equal")), 2, "claims are divided equally")
 }
 
 // energyAt plays a tick of one second. The energy counter of the device has 10 J for each second
@@ -163,37 +101,6 @@ func TestReadingsWaitForAnAnswer(t *testing.T) {
 		{"dra_claim_allocated_seconds_total", "resourceclaim_name=a"}:       4,
 		{"dra_claim_allocated_share_seconds_total", "resourceclaim_name=a"}: 4,
 	})
-}
-
-// A pod that is created again with the same name continues the series of the name, and the newest
-// UID is shown. It is another pod, with its own amounts.
-func TestRecreatedPodContinues(t *testing.T) {
-	h := exportertest.NewHistory(t)
-	h.Hold("c0", "p0")
-	for i := range 11 {
-		energyAt(h, i)
-	}
-	h.Free("c0")
-	var x exportertest.Scraped
-	for i := range 20 {
-		x = energyAt(h, 11+i)
-	}
-	h.Expect(x, map[[2]string]float64{{"dra_pod_energy_joules_total", "pod=p0"}: 105})
-	for _, gone := range []string{
-		"dra_pod_claim_info", "dra_claim_device_info", "dra_claim_power_watts", "dra_claim_last_active_timestamp_seconds",
-	} {
-		expect.That(t, len(x[gone]) == 0, "%s is still there: %v", gone, x[gone])
-	}
-	h.Hold("c0", "p0").Holders[0].UID = "uid-new"
-	for i := range 11 {
-		x = energyAt(h, 31+i)
-	}
-	h.Expect(x, map[[2]string]float64{{"dra_pod_energy_joules_total", "pod=p0"}: 105 + 105})
-	expect.That(t, len(x.Matching("dra_pod_info", "pod=p0", "uid=uid-new")) == 1 && len(x["dra_pod_info"]) == 1,
-		"the pod is %v, want its new UID alone", x["dra_pod_info"])
-	if got := h.Last.Pods[0].Metrics().Born; !got.Equal(jointest.Start()) {
-		t.Errorf("the series was born at %v, want its first time", got)
-	}
 }
 
 // A partition that ends with its claim is not kept longer than the retention, although no further

@@ -190,3 +190,11 @@ func TestForgottenTimeIsUnattributed(t *testing.T) {
 	}
 	expect.That(t, got["nobody on gpu-0"] > want["nobody on gpu-0"], "nobody has %v", got["nobody on gpu-0"])
 }
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC() // the second frees what has finalizers
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

@@ -203,7 +203,7 @@ func TestTimeline(t *testing.T) {
 	}
 	u, v, admin := "c u p a 0.5 2.5", "c v p b 3.5 -", "admin  q uid-q 5.5 -"
 	for name, tc := range map[string]struct {
-		of       *timeline.Timeline
+		of       timeline.Timeline
 		from, to float64
 		want     []string // + marks a period that covers all of it
 	}{

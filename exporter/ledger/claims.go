@@ -74,10 +74,13 @@ func (a *account) close() book.Closed {
 		HolderKey: a.key, UID: a.uid, Born: a.born, Ended: a.ended,
 		Partial: a.ofClaim.partial, Attribution: a.ofClaim.attribution,
 		Life: a.lifeAtEnd(), Held: a.allocated, HeldBound: a.edges, Amounts: make([]book.Amount, 0, len(a.totals)),
-		Users: slices.Clone(a.ofClaim.users), Witnessed: slices.Clone(a.witnessed),
+		Witnessed: slices.Clone(a.witnessed),
 	}
 	if a.device.joined != nil {
 		c.Model = a.device.joined.Entry.Model
+	}
+	for _, u := range a.ofClaim.users {
+		c.Users = append(c.Users, book.User{Name: u.Name, UID: u.UID})
 	}
 	slices.SortFunc(c.Users, func(x, y book.User) int {
 		return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID))

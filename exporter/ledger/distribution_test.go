@@ -138,23 +138,6 @@ func twoDevices(t *testing.T) *exportertest.History {
 	return h
 }
 
-// The values of a claim's devices are summed at each moment, even if the devices are read at
-// different times.
-func TestDistributionOfTwoDevices(t *testing.T) {
-	h := twoDevices(t)
-	for i := range 5 {
-		h.Read(jointest.Watts([]float64{64, 64, 64, 4, 4}[i]))
-		if i%2 == 0 { // every other tick, and half a second earlier
-			r := jointest.Watts(64)
-			r.At = h.Now.Add(-500 * time.Millisecond)
-			h.ReadOf("gpu-1", r)
-		}
-		h.Pass(time.Second)
-	}
-	// Up to 3.5 s both are known: 128 W for 2 s and 68 W for 1.5 s.
-	expectDistribution(t, h, "a", driver.Power, "3.5 s, sum 358: 69.79: 1 128: 2")
-}
-
 // If a device of a claim is no longer read, the claim's distribution waits for it for 90 s, and
 // then continues without it.
 func TestDistributionWithoutADevice(t *testing.T) {

@@ -29,6 +29,9 @@ func (l *Ledger) History() (bytes int) {
 	return bytes
 }
 
+// Knows reports whether the ledger has a record of a device.
+func (l *Ledger) Knows(id driver.ID) bool { return l.devices[id] != nil }
+
 // Parts returns how many partitions of a device the ledger knows.
 func (l *Ledger) Parts(id driver.ID) int { return len(l.devices[id].parts) }
 
@@ -62,4 +65,4 @@ func (l *Ledger) AppendUnmarked(b []byte, clock func(time.Time) int64) []byte {
 }
 
 // Timeline returns who held which device when.
-func (l *Ledger) Timeline() *timeline.Timeline { return l.timeline }
+func (l *Ledger) Timeline() timeline.Timeline { return l.timeline }

@@ -6,9 +6,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/test/expect"
-	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A suspicion that begins before a restart of the process ends as it would have without: the old
@@ -159,71 +157,4 @@ func TestRepeatedReadingExplainsNothing(t *testing.T) {
 	}
 	h.Expect(x, map[[2]string]float64{{"dra_device_errors_total", "kind=pcie_replay"}: 1})
 	expect.Is(t, rejected, 1, "readings were rejected")
-}
-
-// What a counter counted around a fall that nothing explains is unknown. It is not charged, the
-// claim's measured time lacks it, and the bound of its charge has it.
-func TestUndecidedFallWidensTheBound(t *testing.T) {
-	const high, watts, most, seconds = 22_543_283.0, 250.0, 300.0, 10
-	receipt := func(t *testing.T, read func(second int, truth float64) float64) book.Amount {
-		t.Helper()
-		h := exportertest.NewHistory(t)
-		h.Hold("c0", "p0")
-		for second := range 6 * seconds {
-			if second == seconds {
-				h.Free("c0")
-			}
-			truth := high + watts*float64(second)
-			h.Read(driver.Reading{Quantity: driver.Energy, Value: read(second, truth)},
-				driver.Reading{Quantity: driver.PowerLimit, Labels: driver.Labels{"enforced"}, Value: most})
-			h.Pass(time.Second)
-			for _, c := range h.Last.Closed {
-				for _, a := range c.Amounts {
-					if a.Quantity == driver.Energy {
-						return a
-					}
-				}
-			}
-		}
-		t.Fatal("the claim has no receipt of its energy")
-		return book.Amount{}
-	}
-	sure := receipt(t, func(_ int, truth float64) float64 { return truth })
-	truth := sure.Value
-	must.That(t, truth >= watts*(seconds-1), "charged %v J without a fall", truth)
-	for name, test := range map[string]struct {
-		unknown float64 // seconds
-		read    func(second int, truth float64) float64
-	}{
-		"goes on": {1, func(second int, truth float64) float64 {
-			if second < 5 {
-				return truth
-			}
-			return truth - high + 5e6
-		}},
-		"goes on after three": {3, func(second int, truth float64) float64 {
-			switch {
-			case second < 5:
-				return truth
-			case second < 8:
-				return 9e6 - 1e6*float64(second-5)
-			}
-			return truth - high + 5e6
-		}},
-		"never decided": {5, func(second int, truth float64) float64 {
-			if second < 5 {
-				return truth
-			}
-			return 9e6 - 1e5*float64(second)
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			got := receipt(t, test.read)
-			expect.That(t, got.Value < truth && truth-got.Value <= got.Bound,
-				"charged %v J with a bound of %v J, and the truth is %v J", got.Value, got.Bound, truth)
-			if unknown := sure.Measured - got.Measured; unknown < test.unknown || got.Bound < sure.Bound+most*test.unknown {
-				t.Errorf("%v s are unknown with a bound of %v J; without a fall the bound is %v J", unknown, got.Bound, sure.Bound)
-			}
-		})
-	}
 }

@@ -17,9 +17,9 @@ const periodBytes = 480
 
 // history is who held what in the last ten minutes.
 type history struct {
-	timeline  *timeline.Timeline // of the last tick
-	forgotten time.Time          // when old periods were last forgotten
-	lost      int                // what was forgotten in this tick that may still be needed
+	timeline  timeline.Timeline // of the last tick
+	forgotten time.Time         // when old periods were last forgotten
+	lost      int               // what was forgotten in this tick that may still be needed
 }
 
 // forgetEvery is the time between two removals of old periods.

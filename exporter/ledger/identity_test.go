@@ -1,17 +1,13 @@
 package ledger_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
-	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // named sets an input in which the inventory knows the hardware of gpu-0, and the source reports
@@ -127,71 +123,5 @@ func TestIdentityChangesWhileReadingsWait(t *testing.T) {
 	named(h, third, watts(100))
 	h.Expect(h.Tick(time.Second), map[[2]string]float64{
 		{"dra_device_energy_joules_total", "device=gpu-0"}: 115,
-	})
-}
-
-// The hardware may change at any moment, also with old or waiting readings. No holder is charged
-// more than the increase of each hardware's counter since its first reading. The counter of the
-// device never falls.
-func TestIdentityProperty(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
-		h := exportertest.NewHistory(t)
-		truth := 0.0
-		value, first := 0.0, true
-		at := h.Now
-		var hardware driver.Hardware
-		replace := func(n int) {
-			hardware = driver.Hardware{UUID: fmt.Sprint("GPU-", n), PCI: "0000:01:00.0"}
-			value = rapid.SampledFrom([]float64{1, 5, 1e3, 1e9}).Draw(r, "value")
-			first = true
-		}
-		replace(0)
-		last := 0.0
-		for tick := range rapid.IntRange(2, 30).Draw(r, "ticks") {
-			if tick > 0 && rapid.IntRange(0, 4).Draw(r, "replaced") == 0 {
-				replace(tick)
-			}
-			switch rapid.IntRange(0, 5).Draw(r, "holders") {
-			case 0:
-				h.Hold("c0", "p0")
-			case 1:
-				h.Hold("c1", "p1", "p2")
-			case 2:
-				h.Free("c0")
-			}
-			if rapid.IntRange(0, 3).Draw(r, "refreshed") > 0 {
-				at = h.Now
-				grows := rapid.SampledFrom([]float64{0, 1, 100}).Draw(r, "grows")
-				value += grows
-				if !first {
-					truth += grows
-				}
-			}
-			first = false
-			reading := energyReading(value)
-			reading.At = at
-			named(h, hardware, reading)
-			pause := rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second, time.Minute}).Draw(r, "pause")
-			var x exportertest.Scraped
-			if rapid.Bool().Draw(r, "answered") {
-				x = h.Tick(pause)
-			} else {
-				x = h.TickWithoutAnswer(pause)
-			}
-			for _, family := range []string{
-				"dra_device_energy_joules_total", "dra_claim_energy_joules_total", "dra_pod_energy_joules_total",
-			} {
-				sum := 0.0
-				for _, v := range x[family] {
-					sum += v
-				}
-				must.That(r, sum <= truth*(1+1e-9), "%s is %v, and the counters grew by %v", family, sum, truth)
-			}
-			if device := x.One(t, "dra_device_energy_joules_total", "device=gpu-0"); device < last {
-				r.Fatalf("the device's counter falls from %v to %v", last, device)
-			} else {
-				last = device
-			}
-		}
 	})
 }

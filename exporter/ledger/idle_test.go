@@ -13,25 +13,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
-// Used time is the time above the threshold, no matter how far above: 200 s of 100 s at 50 %, 100 s
-// at 0.9 % and 100 s at 2 %. Time without readings is not used.
-func TestUsedTime(t *testing.T) {
-	h := exportertest.NewHistory(t)
-	h.Hold("a", "p0")
-	for second := range 300 {
-		h.Read(driver.Reading{Quantity: driver.Utilization, Value: []float64{0.5, 0.009, 0.02}[second/100]})
-		h.Pass(time.Second)
-	}
-	x := exportertest.Scrape(t, h.Last)
-	if got := x.One(t, "dra_claim_used_seconds_total"); math.Abs(got-199) > 0.5 { // no time before the first reading
-		t.Errorf("used for %v s, want 199", got)
-	}
-	h.Read()
-	if x = h.Tick(time.Minute); math.Abs(x.One(t, "dra_claim_used_seconds_total")-199) > 0.5 {
-		t.Errorf("unread, and used for %v s", x.One(t, "dra_claim_used_seconds_total"))
-	}
-}
-
 // Without a measurement the used time is absent, not 0.
 func TestUsedTimeWithoutTelemetry(t *testing.T) {
 	h := exportertest.NewHistory(t)

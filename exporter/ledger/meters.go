@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"iter"
 	"slices"
 	"time"
 
@@ -68,22 +67,6 @@ func (d *deviceSeries) counter(key seriesKey, now time.Time) *counter {
 	d.counters = append(d.counters, c)
 	slices.SortFunc(d.counters, func(a, b *counter) int { return a.key.compare(b.key) })
 	return c
-}
-
-// byIndex yields the attributed counters in the order of the accounts' totals, then the others.
-func (d *deviceSeries) byIndex() iter.Seq[*counter] {
-	return func(yield func(*counter) bool) {
-		for _, c := range d.attributed {
-			if !yield(c) {
-				return
-			}
-		}
-		for _, c := range d.counters {
-			if c.index < 0 && !yield(c) {
-				return
-			}
-		}
-	}
 }
 
 // maxCodes is the number of a device's errors with a code that are remembered while they are not

@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -287,7 +288,7 @@ func TestPartitionThatMeasuresItself(t *testing.T) {
 }
 
 // The energy that a partition used before it was removed is charged to its claim, no matter how
-// late the reading of the parent comes.
+// late the reading of the parent comes. The partition is forgotten later.
 func TestPartitionIsGone(t *testing.T) {
 	p := newPartitioned(t)
 	p.read(100, 0, 1, 1)
@@ -313,6 +314,11 @@ func TestPartitionIsGone(t *testing.T) {
 		p.Pass(10 * time.Second)
 	}
 	expect.Is(t, p.Ledger.Parts(jointest.ID("gpu-0")), 1, "partitions are remembered")
+	expect.That(t, p.Ledger.Knows(jointest.ID("part-0")), "its record is forgotten too early")
+	for range 2 {
+		p.Pass(exportertest.Retention + 2*ledger.RememberFor)
+	}
+	expect.That(t, !p.Ledger.Knows(jointest.ID("part-0")), "its record is kept")
 }
 
 // An ended claim of a partition gets its part of the parent's energy even if the parent can't be
@@ -361,30 +367,4 @@ func TestPartitionIsPending(t *testing.T) {
 	p.Expect(x, map[[2]string]float64{ // it began in the middle of the first second
 		{claimEnergy, "resourceclaim_name=late"}: 150, {restEnergy, "device=gpu-0"}: 50,
 	})
-}
-
-// The node's sum over devices has each joule once, also after a restart: what the parent counted is
-// not a counter of its partitions.
-func TestPartitionsContinue(t *testing.T) {
-	p := newPartitioned(t)
-	p.read(200, 0, 1, 0)
-	p.Pass(time.Second)
-	p.read(200, 100, 1, 0)
-	x := p.Tick(time.Second)
-	before := x.One(t, claimEnergy, "resourceclaim_name=c0")
-	var k log
-	k.write(p.Ledger, p.Now)
-	p.Restart(k.Kept, p.Now)
-	p.read(200, 300, 1, 0)
-	p.Pass(time.Second)
-	p.read(200, 500, 1, 0)
-	x = p.Tick(time.Second)
-	if got := x.One(t, claimEnergy, "resourceclaim_name=c0"); got <= before {
-		t.Errorf("the claim has %v J after the restart, %v J before", got, before)
-	}
-	if got := x["dra_device_energy_joules_total"]; len(got) != 1 {
-		t.Errorf("devices count energy: %v", got)
-	}
-	expect.That(t, len(x.Matching(sourceInfo, "device=part-0", "quantity=energy", "source=a (divided)")) == 1,
-		"the sources are %v", x[sourceInfo])
 }

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 )
 
@@ -118,34 +117,4 @@ func TestPendingAtTheFirstAnswer(t *testing.T) {
 	h.In.Inventory, h.In.View.Allocations = nil, nil
 	h.Pass(time.Second)
 	h.Pass(time.Second)
-}
-
-// A claim is first taken for one with admin access, and turns out to have none. The parts by
-// process of that time and the claim's part do not sum to more than the device's value.
-func TestPendingClaimIsNoAdmin(t *testing.T) {
-	h := exportertest.NewHistory(t)
-	h.Hold("a", "p0")
-	h.Hold("b", "p1")
-	play := func(processes ...driver.Process) exportertest.Scraped {
-		h.Read(exportertest.Gauges(0.6, 10, 100)...)
-		h.Run(processes...)
-		return h.Tick(time.Second)
-	}
-	play()
-	play()
-	c := h.Hold("c", "p2")
-	c.Pending, c.Admin = true, true
-	play(exportertest.Process(1, 0.3, 5), exportertest.Process(2, 0.3, 5))
-	h.Hold("c", "p2")
-	play()
-	x := play()
-	sum := 0.0
-	for _, family := range []string{"dra_claim_active_seconds_total", "dra_device_unattributed_active_seconds_total"} {
-		for _, v := range x.Matching(family) {
-			sum += v
-		}
-	}
-	if device := x.One(t, "dra_device_active_seconds_total"); !exportertest.Close(sum, device, 0) {
-		t.Errorf("the claims' parts and the rest sum to %v s, the device was active %v s", sum, device)
-	}
 }

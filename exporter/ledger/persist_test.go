@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
@@ -13,7 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
-	"github.com/dra-exporter/dra-exporter/exporter/timeline"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -144,6 +143,26 @@ func TestChangesAddUp(t *testing.T) {
 	})
 }
 
+// Restore returns if accounts follow each other in a circle: it takes each account once, and returns
+// an error if one is left.
+func TestCircleOfAccounts(t *testing.T) {
+	for last, malformed := range map[bool]bool{false: true, true: false} { // whether a further one follows them
+		var w saved.Writer
+		var device, one, other, third saved.Object
+		w.Begin(nil, true)
+		w.Put(saved.KindDevice, &device, &saved.Device{Name: "gpu-0", Born: 1})
+		w.Put(saved.KindAccount, &one, &saved.Account{Device: w.Number(&device), Earlier: w.Number(&other)})
+		w.Put(saved.KindAccount, &other, &saved.Account{Device: w.Number(&device), Earlier: w.Number(&one)})
+		if last {
+			w.Put(saved.KindAccount, &third, &saved.Account{Device: w.Number(&device), Earlier: w.Number(&one)})
+		}
+		now := time.Unix(1000, 0)
+		k := ledger.Kept{State: w.End(), Clock: timeOf, Time: now, Continues: true}
+		err := ledger.New(exportertest.LedgerConfig()).Restore(k, now)
+		expect.That(t, (err != nil) == malformed, "followed by a third one: %v, restored with %v", last, err)
+	}
+}
+
 // No content of a state makes a ledger panic.
 func FuzzRestore(f *testing.F) {
 	f.Add([]byte{})
@@ -179,34 +198,4 @@ func TestAdviceForEndedClaimOutlivesRestart(t *testing.T) {
 			expect.That(t, a.Memory == 18*gib && a.Alternative.Name == "2g.20gb" && a.Ended != nil, "advice %+v", a)
 		})
 	}
-}
-
-// The beginnings and ends of holds are known as exactly after a restart as before.
-func TestPeriodsOutliveRestart(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		w := exportertest.NewWorld(t)
-		l := ledger.New(exportertest.LedgerConfig())
-		var s *book.Snapshot
-		for range rapid.IntRange(1, 20).Draw(t, "ticks") {
-			w.Step(exportertest.Pauses())
-			s = l.Advance(join.Join(w.Input()), w.Now)
-		}
-		whole := ledger.Kept{State: l.AppendState(nil, clockOf), Clock: timeOf, Time: w.Now, Continues: true}
-		before, after := map[timeline.Period]bool{}, map[timeline.Period]bool{}
-		add := func(to map[timeline.Period]bool, p timeline.Period) {
-			p.From, p.To = p.From.Truncate(time.Microsecond), p.To.Truncate(time.Microsecond)
-			to[p] = true
-		}
-		for p := range s.Timeline.All() {
-			if p.To.IsZero() || w.Now.Sub(p.To) <= ledger.RememberFor { // otherwise it is forgotten soon
-				add(before, *p)
-			}
-		}
-		for p := range restored(t, whole, w.Now).Timeline().All() {
-			add(after, *p)
-		}
-		if diff := cmp.Diff(before, after); diff != "" {
-			t.Errorf("periods (-before +after):\n%s", diff)
-		}
-	})
 }

@@ -315,12 +315,15 @@ func (r *restorer) account(number uint32, s saved.Account) error {
 			active: r.at(sums.Active), used: sums.Used, usedUntil: r.at(sums.UsedUntil), watched: s.Watched,
 		},
 		ofClaim: claimFacts{
-			attribution: join.Attribution(s.Attribution), partial: s.Partial, closed: s.Closed, closedBefore: s.Closed,
+			attribution: join.Attribution(s.Attribution), partial: s.Partial, closed: s.Closed, users: s.Users,
 		},
 		youth: youth{young: s.Young, matured: stamped(s.Matured), aggregated: s.Aggregated},
 	}
 	if a.ended.IsZero() {
 		a.charged = r.kept.Time
+	}
+	if s.Closed {
+		a.written.closedAt = -closingTurns
 	}
 	v := life{
 		book.Life{
@@ -346,9 +349,6 @@ func (r *restorer) account(number uint32, s saved.Account) error {
 		s.Witnessed[i].Value = sums.Witnessed.At(i)
 	}
 	a.witnessed = r.values(s.Witnessed)
-	for _, u := range s.Users {
-		a.ofClaim.users = append(a.ofClaim.users, book.User{Name: u.Name, UID: u.UID})
-	}
 	r.accounts[number] = a
 	return nil
 }
@@ -462,33 +462,40 @@ func (d *deviceBook) resume(ended, now time.Time, alone bool) {
 	}
 }
 
-// chain adds the accounts to the books, with the newest account of each name first.
+// chain adds the accounts to the books.
 func (r *restorer) chain() error {
 	later := map[uint32]bool{} // have a successor
 	for _, s := range r.Accounts {
 		later[s.Earlier] = true
 	}
 	for number, a := range r.accounts {
+		if later[number] {
+			continue
+		}
 		of := &r.ledger.claims
 		if r.Accounts[number].OfPod {
 			of = &r.ledger.pods
 		}
-		if !later[number] {
-			of.accounts[a.key] = r.lineage(number)
+		of.accounts[a.key] = r.lineage(number)
+		for _, a := range of.accounts[a.key].accounts {
+			if of.fits && a.key.Name != "" {
+				a.resumeFit()
+			}
+			of.distributions.enter(a)
 		}
-		if of.fits && a.key.Name != "" {
-			a.resumeFit()
-		}
-		of.distributions.enter(a)
+	}
+	if len(r.accounts) > 0 { // they follow each other in a circle
+		return errRecord
 	}
 	return nil
 }
 
-// lineage returns the accounts of a name, of which the newest has a number.
+// lineage takes the accounts of a name, of which the newest has a number.
 func (r *restorer) lineage(number uint32) *lineage {
 	l, released := &lineage{}, (*saved.Amounts)(nil)
 	for r.accounts[number] != nil {
 		l.accounts, released = append(l.accounts, r.accounts[number]), r.Accounts[number].Released
+		delete(r.accounts, number)
 		number = r.Accounts[number].Earlier
 	}
 	slices.Reverse(l.accounts)
@@ -535,18 +542,16 @@ func (r *restorer) names(of *accountBook, records map[uint32]saved.Name) {
 			key: fullName{s.Namespace, s.Name}, uid: s.UID, allocatedAt: stamped(s.Allocated), seen: at, kept: at, needed: at,
 		}
 		of.names.names[n.key] = n
-		var labels []string
-		if s.Labelled {
-			labels = append([]string{}, s.Labels...)
+		if !s.Labelled {
+			s.Labels = nil
+		} else if s.Labels == nil {
+			s.Labels = []string{}
 		}
-		switch {
-		case !of.ofPods:
-			n.labels = labels
-		case s.Known:
-			n.meta = &podresources.PodMeta{
-				OwnerKind: s.OwnerKind, OwnerName: s.OwnerName, WorkloadKind: s.WorkloadKind, WorkloadName: s.WorkloadName,
-				Queue: s.Queue, Labels: labels,
-			}
+		if !of.ofPods {
+			n.labels = s.Labels
+		} else if s.Known {
+			meta := podresources.PodMeta(s.PodMeta)
+			n.meta = &meta
 		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
-	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // The number of turns between two writes of claims' use, and of possible errors. Both are written
@@ -31,7 +30,7 @@ const maxHeld = 64
 // saver converts the ledger's objects to records, and writes those that have changed.
 type saver struct {
 	saved.Writer
-	turn      uint64
+	turn      int
 	clock     func(time.Time) int64
 	catalogue driver.Catalogue
 
@@ -132,17 +131,14 @@ func (w *saver) device(d *deviceBook) {
 	for _, v := range d.unattributed.witnessed {
 		r.Highest, c.Highest = append(r.Highest, w.series(v.Series, 0)), append(c.Highest, v.Value)
 	}
-	for of := range d.byIndex() {
-		counter := saved.Counter{
-			Series: w.series(of.series, 0), Idle: of.idle, Limit: of.limit,
-			Fastest: rounded(of.fastest), Read: rounded(of.read), Widest: of.widest,
+	for _, of := range d.attributed {
+		w.counter(of)
+		c.Totals = append(c.Totals, d.unattributed.total(of).value)
+	}
+	for _, of := range d.counters {
+		if of.index < 0 {
+			w.counter(of)
 		}
-		setOrigin(&counter.Series, of.series.Origin)
-		r.Counters = append(r.Counters, counter)
-		if c.Totals = append(c.Totals, of.total); of.index >= 0 {
-			c.Totals = append(c.Totals, d.unattributed.total(of).value)
-		}
-		c.Settled = append(c.Settled, w.at(of.settled))
 	}
 	for _, m := range d.meters {
 		if !m.persistent() {
@@ -163,6 +159,18 @@ func (w *saver) device(d *deviceBook) {
 		d.periodsSaved = true
 		w.periods(d)
 	}
+}
+
+// counter adds a counter to the records of its device.
+func (w *saver) counter(of *counter) {
+	r, c := &w.records.device, &w.records.counts
+	counter := saved.Counter{
+		Series: w.series(of.series, 0), Idle: of.idle, Limit: of.limit,
+		Fastest: rounded(of.fastest), Read: rounded(of.read), Widest: of.widest,
+	}
+	setOrigin(&counter.Series, of.series.Origin)
+	r.Counters = append(r.Counters, counter)
+	c.Totals, c.Settled = append(c.Totals, of.total), append(c.Settled, w.at(of.settled))
 }
 
 // held writes the holders of the device, without the use of their processes, which changes each
@@ -222,24 +230,24 @@ func (w *saver) accountAndSums(l *lineage, i int, of *accountBook) {
 		w.account(l, i, of)
 	}
 	w.Put(saved.KindSums, &a.written.object, w.sumsOf(a))
-	if a.ofClaim.fit != nil && (w.Whole() || a.ofClaim.fit.due || (w.turn+uint64(number))%seldom == 0) {
+	if a.ofClaim.fit != nil && (w.Whole() || a.ofClaim.fit.due || (w.turn+int(number))%seldom == 0) {
 		w.fit(a)
 	}
-	if !of.ofPods && (w.Whole() || !a.ended.IsZero() || (w.turn+uint64(number))%notSoOften == 0) {
+	if !of.ofPods && (w.Whole() || !a.ended.IsZero() || (w.turn+int(number))%notSoOften == 0) {
 		w.Put(saved.KindDoubts, &a.written.object, w.doubtsOf(a))
 	}
 }
 
 func (w *saver) account(l *lineage, i int, of *accountBook) {
 	a := l.accounts[i]
-	over := a.ofClaim.closed && (a.ofClaim.closedBefore || w.turn-a.written.closedAt >= closingTurns)
+	over := a.ofClaim.closed && w.turn-a.written.closedAt >= closingTurns
 	if over {
 		a.ofClaim.users = nil
 	}
 	v := a.known()
 	r := &w.records.account
 	*r = saved.Account{
-		Witnessed: r.Witnessed[:0], Shown: r.Shown[:0], Users: r.Users[:0],
+		Witnessed: r.Witnessed[:0], Shown: r.Shown[:0], Users: a.ofClaim.users,
 		Device: w.Number(&a.device.object), Namespace: a.key.Namespace, Name: a.key.Name, UID: a.uid, OfPod: of.ofPods,
 		Born: stamp(a.born), Ended: w.at(a.ended), Matured: stamp(a.youth.matured), LastError: stamp(a.lastError),
 		Watched: a.watched, Young: a.youth.young, Aggregated: a.youth.aggregated, Attribution: string(a.ofClaim.attribution),
@@ -256,9 +264,6 @@ func (w *saver) account(l *lineage, i int, of *accountBook) {
 			shown = stamp(s.Shown)
 		}
 		r.Shown = append(r.Shown, shown)
-	}
-	for _, u := range a.ofClaim.users {
-		r.Users = append(r.Users, saved.User{Name: u.Name, UID: u.UID})
 	}
 	if i > 0 {
 		r.Earlier = w.Number(&l.accounts[i-1].written.object)
@@ -345,18 +350,17 @@ func (w *saver) lives(d *driverLives) {
 }
 
 func (w *saver) name(ofPods bool, n *name) {
-	labels, meta := n.labels, podresources.PodMeta{}
-	if n.meta != nil {
-		meta, labels = *n.meta, n.meta.Labels
+	r, kind := &w.records.name, saved.KindClaim
+	*r = saved.Name{
+		Namespace: n.key.Namespace, Name: n.key.Name, UID: n.uid, Allocated: stamp(n.allocatedAt),
+		PodMeta: saved.PodMeta{Labels: n.labels}, Known: n.meta != nil,
 	}
-	w.records.name = saved.Name{
-		Namespace: n.key.Namespace, Name: n.key.Name, UID: n.uid, Allocated: stamp(n.allocatedAt), Labels: labels,
-		OwnerKind: meta.OwnerKind, OwnerName: meta.OwnerName, WorkloadKind: meta.WorkloadKind,
-		WorkloadName: meta.WorkloadName, Queue: meta.Queue, Known: n.meta != nil, Labelled: labels != nil,
+	if r.Known {
+		r.PodMeta = saved.PodMeta(*n.meta)
 	}
-	kind := saved.KindClaim
+	r.Labelled = r.Labels != nil
 	if ofPods {
 		kind = saved.KindPod
 	}
-	w.Put(kind, &n.object, &w.records.name)
+	w.Put(kind, &n.object, r)
 }

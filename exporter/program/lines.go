@@ -1,11 +1,18 @@
 package program
 
 import (
+	"context"
+	"fmt"
 	"io"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
+
+	"golang.org/x/time/rate"
 )
 
 // Limits of the log lines that wait to be written.
@@ -110,4 +117,109 @@ func (q *lineQueue) end(atMost time.Duration) {
 	case <-q.ended:
 	case <-timeout.C:
 	}
+}
+
+// plain is a writer for text that may contain names and answers from outside: it replaces
+// characters that control a terminal. Logs, check and top write through it.
+type plain struct{ w io.Writer }
+
+// Write implements [io.Writer]. A text must not end within a character.
+func (p plain) Write(text []byte) (int, error) {
+	if _, err := io.WriteString(p.w, clean(string(text), true)); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+// printable returns a text on one line without control characters.
+func printable(s string) string { return clean(s, false) }
+
+// clean replaces control characters, characters that change the direction of writing, and invalid
+// UTF-8. With lines, it keeps line ends and tabs.
+func clean(s string, lines bool) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case lines && (r == '\n' || r == '\t'):
+			return r
+		case commands(r), r == unicode.ReplacementChar:
+			return '?'
+		default:
+			return r
+		}
+	}, s)
+}
+
+// commands reports whether a character can control a terminal.
+func commands(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }
+
+// plainJSON is a writer for JSON: it escapes characters that control a terminal, so that the
+// decoded JSON is the same.
+type plainJSON struct{ w io.Writer }
+
+// Write implements [io.Writer]. A text must not end within a character.
+func (p plainJSON) Write(text []byte) (int, error) {
+	var out strings.Builder
+	for _, r := range string(text) {
+		if r != '\n' && commands(r) { // all of these fit into 16 bits
+			_, _ = fmt.Fprintf(&out, `\u%04x`, r)
+		} else {
+			out.WriteRune(r)
+		}
+	}
+	if _, err := io.WriteString(p.w, out.String()); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+// serverLog is the log for messages of net/http and exporter-toolkit that clients can cause. It
+// lowers the level of errors during the TLS handshake, since each probe that only opens the port
+// causes one. It limits the rate of other warnings and errors, and logs how many it left out.
+type serverLog struct {
+	slog.Handler
+	limit   *rate.Limiter
+	leftOut *atomic.Int64 // since the last line
+}
+
+// Limits of the warnings and errors that clients cause.
+const (
+	serverLogEvery = 10 * time.Second
+	serverLogBurst = 10
+)
+
+func newServerLog(to slog.Handler) serverLog {
+	return serverLog{to, rate.NewLimiter(rate.Every(serverLogEvery), serverLogBurst), &atomic.Int64{}}
+}
+
+// Handle implements slog.Handler.
+func (l serverLog) Handle(ctx context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "http: TLS handshake error") {
+		r.Level = slog.LevelDebug
+		if !l.Enabled(ctx, r.Level) {
+			return nil
+		}
+	}
+	if r.Level >= slog.LevelWarn {
+		if !l.limit.Allow() {
+			l.leftOut.Add(1)
+			return nil
+		}
+		if n := l.leftOut.Swap(0); n > 0 {
+			r = r.Clone()
+			r.AddAttrs(slog.Int64("left_out_before", n))
+		}
+	}
+	return l.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (l serverLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	l.Handler = l.Handler.WithAttrs(attrs)
+	return l
+}
+
+// WithGroup implements slog.Handler.
+func (l serverLog) WithGroup(name string) slog.Handler {
+	l.Handler = l.Handler.WithGroup(name)
+	return l
 }

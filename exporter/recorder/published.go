@@ -14,7 +14,7 @@ type publication struct {
 	tape
 
 	at, recorded time.Time // times of the snapshot, and of the last one on the tape
-	timeline     *timeline.Timeline
+	timeline     timeline.Timeline
 	incidents    []*Incident // in the order of their detection
 	receipts     []*Receipt  // ordered by time
 }

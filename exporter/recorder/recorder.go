@@ -67,7 +67,7 @@ type Recorder struct {
 	number   int                               // number of incidents and receipts so far
 
 	ring      *ring
-	timeline  *timeline.Timeline // of the last snapshot
+	timeline  timeline.Timeline // of the last snapshot
 	incidents []*Incident
 	suspected []*Incident     // claims that may turn out to be stalled
 	changed   map[string]bool // IDs of incidents that have changed since they were stored

@@ -120,7 +120,7 @@ func (n *nodeOf) snapshot(of ...[]reading) *book.Snapshot {
 	for _, p := range n.periods {
 		held[p.Device] = append(held[p.Device], p)
 	}
-	past := (*timeline.Timeline)(nil).With(held)
+	past := timeline.Timeline(nil).With(held)
 	return &book.Snapshot{Time: n.now, Devices: n.devices, Claims: n.claims, Timeline: past}
 }
 

@@ -103,6 +103,17 @@ func (f *folder) create(number uint64) (file, error) {
 
 func (f *folder) remove(number uint64) error { return os.Remove(f.name(number)) }
 
+// removeBetween removes the segments whose numbers are between two others.
+func (f *folder) removeBetween(after, before uint64) error {
+	numbers, err := f.numbers()
+	for _, number := range numbers {
+		if after < number && number < before {
+			err = errors.Join(err, f.remove(number))
+		}
+	}
+	return err
+}
+
 // disown prevents that the segments are continued, since newer values were served but not written.
 // It cuts off their marks, which takes no space, or removes the segments.
 func (f *folder) disown() {

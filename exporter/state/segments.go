@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -42,30 +42,10 @@ type segments struct {
 	size   int64  // of the present segment
 	began  int64  // size after its whole state
 	kept   int64  // position of the last frame's mark
-	old    []old  // segments to remove once the present one has reached the disk
-	fresh  bool   // the present segment has not reached the disk
+	synced uint64 // the newest segment for which a sync has begun: it removes earlier ones
 }
-
-// maxOld limits the segments that wait to be removed.
-const maxOld = 1
 
 var errOld = errors.New("what was written before can't be removed")
-
-// old is a segment to be removed.
-type old struct {
-	number uint64
-	file   file // nil: an earlier process wrote it
-}
-
-func (o *old) removeFrom(f *folder) error {
-	if o.file != nil {
-		_ = o.file.Close()
-	}
-	if err := f.remove(o.number); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
 
 // open opens the folder, and returns the content of the newest usable segment. Unusable ones are
 // set aside or removed. After an error the folder is not open.
@@ -90,8 +70,8 @@ func (l *segments) open(now time.Time, restore bool) (_ *Restored, err error) {
 	unsure := false                  // a newer segment was begun, and is not complete
 	for _, number := range numbers { // the newest first
 		l.number = max(l.number, number)
+		l.synced = l.number
 		if out != nil || !restore {
-			l.old = append([]old{{number: number}}, l.old...)
 			continue
 		}
 		restored, err := l.restore(number, now)
@@ -100,11 +80,9 @@ func (l *segments) open(now time.Time, restore bool) (_ *Restored, err error) {
 			out = restored
 			l.incomplete(number, restored.lost)
 			out.Continues = out.Continues && !unsure
-			l.old = append([]old{{number: number}}, l.old...)
 		case errors.Is(err, errEmpty):
 			unsure = true
 			l.incomplete(number, err)
-			l.old = append([]old{{number: number}}, l.old...)
 		default:
 			unsure = true
 			if err := l.setAside(number, err); err != nil {
@@ -145,7 +123,7 @@ func (l *segments) restore(number uint64, now time.Time) (*Restored, error) {
 		return nil, fmt.Errorf("%w: it has %d bytes", errEmpty, len(b))
 	case err != nil:
 		return nil, err
-	case s.Format > l.config.Format:
+	case s.Format > Format:
 		return nil, driver.WithReason(driver.ReasonNewerFormat, errNewer)
 	case s.Node != l.config.Node:
 		return nil, driver.WithReason(driver.ReasonOtherNode, fmt.Errorf("%w: %s", errNode, s.Node))
@@ -155,8 +133,8 @@ func (l *segments) restore(number uint64, now time.Time) (*Restored, error) {
 		return nil, fmt.Errorf("%w: it has %d bytes", errEmpty, len(b))
 	}
 	r := &Restored{
-		Format: s.Format, Former: s.Format <= former.Last, parts: s.parts, last: s.last, now: now,
-		present: l.config.present(now), Rebooted: s.Boot == "" || s.Boot != l.config.Boot,
+		Former: s.Format <= former.Last, parts: s.parts, last: s.last, now: now, present: l.config.present(now),
+		Rebooted: s.Boot == "" || s.Boot != l.config.Boot,
 	}
 	r.Continues = s.ended || s.marked && !r.Rebooted
 	r.Time = r.Clock(s.last.Boot)
@@ -189,8 +167,11 @@ func (l *segments) setAside(number uint64, why error) error {
 
 // full reports whether the present segment has many changes and a new one may begin.
 func (l *segments) full() bool {
-	return l.size-l.began > max(rotateBytes, l.began/2) && len(l.old) == 0
+	return l.size-l.began > max(rotateBytes, l.began/2) && !l.fresh()
 }
+
+// fresh reports whether no sync has begun for the present segment.
+func (l *segments) fresh() bool { return l.file != nil && l.synced < l.number }
 
 // write writes a frame, and its mark if it is in time. It returns the number of written bytes.
 func (l *segments) write(w *write) (n int, err error) {
@@ -204,7 +185,7 @@ func (l *segments) write(w *write) (n int, err error) {
 			l.abandon(true)
 			return 0, err
 		}
-		n, err = l.append((&header{l.config.Format, l.config.Node, l.config.Boot}).frame())
+		n, err = l.append((&header{Format, l.config.Node, l.config.Boot}).frame())
 	}
 	switch {
 	case err != nil:
@@ -250,90 +231,80 @@ func (l *segments) append(b []byte) (int, error) {
 	return n, err
 }
 
-// begin begins a new segment.
+// begin begins a new segment. While a sync hangs, only those remain that have reached the disk or
+// that it waits for, the last one, and the new one.
 func (l *segments) begin() error {
-	for len(l.old) > maxOld {
-		if err := l.old[0].removeFrom(&l.folder); err != nil {
-			return driver.WithReason(driver.ReasonTooLarge, fmt.Errorf("%w: %w", errOld, err))
-		}
-		l.old = l.old[1:]
+	if err := l.folder.removeBetween(l.synced, l.number); err != nil {
+		return driver.WithReason(driver.ReasonTooLarge, fmt.Errorf("%w: %w", errOld, err))
 	}
-	if l.file != nil {
-		l.old = append(l.old, old{l.number, l.file})
-		l.file = nil
-	}
+	l.close()
 	l.number++
 	file, err := l.create(l.number)
 	if err != nil {
 		return fmt.Errorf("make a segment: %w", err)
 	}
-	l.file, l.size, l.fresh = file, 0, true
+	l.file, l.size = file, 0
 	return nil
+}
+
+// close closes the present segment. A sync in progress is not affected.
+func (l *segments) close() {
+	if l.file != nil {
+		_ = l.file.Close()
+		l.file = nil
+	}
 }
 
 // abandon leaves the present segment after a failed write, and prevents that anything is continued.
 // It cuts off an incomplete frame and the last mark. A segment without a whole state is removed.
 func (l *segments) abandon(whole bool) {
-	switch {
-	case l.file == nil:
-	case whole:
-		_ = l.file.Close()
-		_ = l.folder.remove(l.number)
-	default:
-		l.old = append(l.old, old{l.number, l.file})
-		if l.file.Truncate(l.kept) == nil {
-			l.file = nil
-			return
-		}
-		_ = l.folder.remove(l.number)
+	if l.file == nil {
+		l.folder.disown()
+		return
 	}
-	l.file = nil
-	l.folder.disown()
+	cut := !whole && l.file.Truncate(l.kept) == nil
+	l.close()
+	if !cut {
+		_ = l.folder.remove(l.number)
+		l.folder.disown()
+	}
 }
 
 // syncing returns a function that makes the log persistent over a crash of the machine, and then
-// removes old segments; nil: nothing to do. The function returns segments that could not be
-// removed.
-func (l *segments) syncing(more []old) func() (left []old, err error) {
+// removes earlier segments; nil: nothing to do.
+func (l *segments) syncing() func() error {
 	if l.file == nil {
 		return nil
 	}
-	file, folder, olds := l.file, l.folder, slices.Concat(l.old, more)
-	l.old, l.fresh = nil, false
-	return func() ([]old, error) {
-		if err := file.Sync(); err != nil {
-			return olds, fmt.Errorf("sync state: %w", err)
-		}
-		if len(olds) == 0 {
-			return nil, nil
+	file, folder, number := l.file, l.folder, l.number
+	l.synced = number
+	return func() error {
+		switch err := file.Sync(); {
+		case errors.Is(err, os.ErrClosed): // a newer one has replaced it
+			return nil
+		case err != nil:
+			return fmt.Errorf("sync state: %w", err)
 		}
 		if err := folder.sync(); err != nil {
-			return olds, fmt.Errorf("sync folder: %w", err)
+			return fmt.Errorf("sync folder: %w", err)
 		}
-		var left []old
-		for _, o := range olds {
-			if err := o.removeFrom(&folder); err != nil {
-				left = append(left, old{number: o.number})
-			}
-		}
-		return left, nil
+		return folder.removeBetween(0, number)
 	}
 }
 
 // end records that the process ended normally, makes that persistent, and unlocks the folder.
-func (l *segments) end(more []old) (n int, err error) {
+func (l *segments) end() (n int, err error) {
 	if l.file == nil {
 		return 0, nil
 	}
-	if _, err := l.syncing(more)(); err != nil { // before the end frame
+	if err := l.syncing()(); err != nil { // before the end frame
 		return 0, err
 	}
 	if n, err = l.append(end()); err == nil {
 		err = l.file.Sync()
 	}
-	_ = l.file.Close()
+	l.close()
 	l.folder.close()
-	l.file = nil
 	return n, err
 }
 

@@ -45,7 +45,6 @@ type Config struct {
 	Path   string
 	Node   string
 	Boot   string                              // ID of the kernel's boot
-	Format int                                 // 0: [Format]
 	Report func(took time.Duration, err error) // receives each write, and each hanging one
 	Wrote  func(bytes int)                     // receives the number of written bytes
 	Late   func()                              // is called for each tick that is served before it is written
@@ -67,9 +66,8 @@ type Store struct {
 	parts []named
 	log   segments // used by the call in progress
 
-	calls driver.Worker[int]   // one at a time
-	syncs driver.Worker[[]old] // they return segments that could not be removed
-	kept  []old                // segments that could not be removed
+	calls driver.Worker[int] // one at a time
+	syncs driver.Worker[struct{}]
 
 	write  *write    // the last one
 	whole  bool      // the next frame must have the whole state
@@ -90,9 +88,6 @@ type named struct {
 
 // New returns a store that is not yet open.
 func New(c Config) *Store {
-	if c.Format == 0 {
-		c.Format = Format
-	}
 	if c.Monotonic == nil {
 		c.Monotonic = monotonic
 	}
@@ -100,7 +95,12 @@ func New(c Config) *Store {
 	s := &Store{Config: c, write: &write{}, whole: true, quick: true, wait: maxWait}
 	s.log.config = &s.Config
 	s.calls = driver.Worker[int]{Operation: "write state", Deadline: callDeadline, Report: s.wrote}
-	s.syncs = driver.Worker[[]old]{Operation: "sync state", Deadline: syncEvery, Report: s.syncedAll}
+	synced := func(o driver.Outcome[struct{}]) {
+		if o.Err != nil {
+			s.Report(o.Took, o.Err)
+		}
+	}
+	s.syncs = driver.Worker[struct{}]{Operation: "sync state", Deadline: syncEvery, Report: synced}
 	return s
 }
 
@@ -220,19 +220,12 @@ func (s *Store) failed(err error, now time.Time) {
 // sync makes the log persistent over a crash of the machine every syncEvery.
 func (s *Store) sync(ctx context.Context, now time.Time) {
 	s.syncs.Take()
-	if s.calls.Busy() || s.syncs.Busy() || !s.log.fresh && now.Sub(s.synced) < syncEvery {
+	if s.calls.Busy() || s.syncs.Busy() || !s.log.fresh() && now.Sub(s.synced) < syncEvery {
 		return
 	}
-	if job := s.log.syncing(s.kept); job != nil {
-		s.synced, s.kept = now, nil
-		s.syncs.Start(context.WithoutCancel(ctx), func(context.Context) ([]old, error) { return job() })
-	}
-}
-
-func (s *Store) syncedAll(o driver.Outcome[[]old]) {
-	s.kept = o.Value
-	if o.Err != nil {
-		s.Report(o.Took, o.Err)
+	if job := s.log.syncing(); job != nil {
+		s.synced = now
+		s.syncs.Start(context.WithoutCancel(ctx), func(context.Context) (struct{}, error) { return struct{}{}, job() })
 	}
 }
 
@@ -252,7 +245,7 @@ func (s *Store) Close(ctx context.Context, now time.Time) {
 	if s.calls.Busy() || s.syncs.Busy() {
 		return
 	}
-	s.calls.Start(context.WithoutCancel(ctx), func(context.Context) (int, error) { return s.log.end(s.kept) })
+	s.calls.Start(context.WithoutCancel(ctx), func(context.Context) (int, error) { return s.log.end() })
 	s.calls.Wait(ctx)
 	s.calls.Take()
 }
@@ -263,9 +256,7 @@ type Restored struct {
 	Time time.Time
 	// Continues reports that nothing newer was served, so that counters can continue.
 	Continues bool
-	// Format is the format of the parts' contents. They write the present format.
-	Format int
-	Former bool // the format is one of package former
+	Former    bool // the parts' contents are of a format of package former; they write the present one
 	// Rebooted reports that the machine has rebooted since.
 	Rebooted bool
 

@@ -76,7 +76,6 @@ type world struct {
 	path string
 	boot string
 	node string
-	form int
 
 	mu      sync.Mutex
 	errs    []driver.Reason
@@ -87,13 +86,13 @@ type world struct {
 }
 
 func newWorld(t testing.TB) *world {
-	return &world{TB: t, path: filepath.Join(t.TempDir(), "state"), boot: "boot", node: "node", form: Format}
+	return &world{TB: t, path: filepath.Join(t.TempDir(), "state"), boot: "boot", node: "node"}
 }
 
 // store returns a store whose ticks wait for longer than a machine stands still.
 func (w *world) store() *Store {
 	s := New(Config{
-		Path: w.path, Node: w.node, Boot: w.boot, Format: w.form,
+		Path: w.path, Node: w.node, Boot: w.boot,
 		Report: func(_ time.Duration, err error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -163,6 +162,7 @@ func (w *world) rewrite(name string, b []byte) {
 	must.Do(w, os.WriteFile(name, b, 0o600))
 }
 
+// In another boot, only a state of a process that ended normally continues.
 func TestStateOutlivesAnEnd(t *testing.T) {
 	for name, kill := range map[string]bool{"it ends": false, "it is killed": true} {
 		t.Run(name, func(t *testing.T) {
@@ -181,21 +181,9 @@ func TestStateOutlivesAnEnd(t *testing.T) {
 			if names, _ := filepath.Glob(filepath.Join(w.path, "*")); len(names) > 2 {
 				t.Errorf("there are %q", names)
 			}
-		})
-	}
-}
-
-// Only a state that a process of this boot marked, or that ended normally in another boot,
-// continues.
-func TestOtherBoot(t *testing.T) {
-	for name, kill := range map[string]bool{"it ends": false, "it is killed": true} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.run(3, kill)
 			w.boot = "other"
-			r, c := w.run(0, true)
-			if !r.Rebooted || r.Continues == kill || c.sum != 3 {
-				t.Errorf("the restored state is %+v with %+v", r, c)
+			if r, c := w.run(0, true); !r.Rebooted || r.Continues == kill || c.sum != 7 {
+				t.Errorf("in another boot the restored state is %+v with %+v", r, c)
 			}
 		})
 	}
@@ -204,8 +192,12 @@ func TestOtherBoot(t *testing.T) {
 // Unusable files are set aside; Check reports them before.
 func TestSetAside(t *testing.T) {
 	for want, change := range map[driver.Reason]func(w *world){
-		driver.ReasonNewerFormat: func(w *world) { w.form = Format },
-		driver.ReasonOtherNode:   func(w *world) { w.node = "other" },
+		driver.ReasonNewerFormat: func(w *world) {
+			b, name := w.newest()
+			newer := (&header{Format + 1, w.node, w.boot}).frame()
+			w.rewrite(name, append(newer, b[len(newer):]...))
+		},
+		driver.ReasonOtherNode: func(w *world) { w.node = "other" },
 		driver.ReasonMalformed: func(w *world) {
 			b, name := w.newest()
 			b[len(b)/2]++
@@ -214,10 +206,9 @@ func TestSetAside(t *testing.T) {
 	} {
 		t.Run(string(want), func(t *testing.T) {
 			w := newWorld(t)
-			w.form = Format + 1
 			w.run(9, true)
 			check := func() driver.Reason {
-				return driver.ReasonOf(Check(Config{Path: w.path, Node: w.node, Format: w.form}))
+				return driver.ReasonOf(Check(Config{Path: w.path, Node: w.node}))
 			}
 			if reason := check(); reason != "" {
 				t.Errorf("before the change it can't be used: %s", reason)
@@ -236,19 +227,6 @@ func TestSetAside(t *testing.T) {
 				t.Errorf("set aside: %q", names)
 			}
 		})
-	}
-}
-
-func TestOlderFormat(t *testing.T) {
-	w := newWorld(t)
-	w.run(3, false)
-	w.form = Format + 1
-	r, c := w.run(1, true)
-	if r == nil || r.Format != Format || r.Former || !r.Continues || c.sum != 4 {
-		t.Fatalf("restored %+v with %+v", r, c)
-	}
-	if r, c = w.run(0, true); r.Format != Format+1 || c.sum != 4 || len(w.aside) > 0 {
-		t.Errorf("it is written as %+v with %+v", r, c)
 	}
 }
 
@@ -293,18 +271,23 @@ func framesOf(t testing.TB, b []byte) []int {
 }
 
 // What was lost of a segment is said once, with its file; and nothing is said of one that is whole.
+// After a loss of power the end of a file may be of zeros. What is before is restored.
 func TestIncompleteIsSaid(t *testing.T) {
 	for want, change := range map[string]func(b []byte) []byte{
-		"":                           func(b []byte) []byte { return b },
-		"it ends within a frame":     func(b []byte) []byte { return b[:len(b)-3] },
-		"it has no state: it has 0 ": func([]byte) []byte { return nil },
-		"it has no state: it has 30": func(b []byte) []byte { return b[:30] },
+		"":                                       func(b []byte) []byte { return b },
+		"it ends within a frame":                 func(b []byte) []byte { return b[:len(b)-3] },
+		"it ends within a frame: its last 4096 ": func(b []byte) []byte { return append(b, make([]byte, 4096)...) },
+		"it has no state: it has 0 ":             func([]byte) []byte { return nil },
+		"it has no state: it has 30":             func(b []byte) []byte { return b[:30] },
 	} {
 		w := newWorld(t)
 		w.run(4, true)
 		b, name := w.newest()
 		w.rewrite(name, change(b))
-		w.run(1, true)
+		r, c := w.run(1, true)
+		if strings.HasPrefix(want, "it ends") && (r == nil || r.Continues || c.sum != 5) {
+			t.Errorf("%s: restored %+v with %+v", want, r, c)
+		}
 		if want == "" && len(w.lost) == 0 {
 			continue
 		}
@@ -331,17 +314,6 @@ func TestForeignName(t *testing.T) {
 		if r, c := w.run(1, true); r == nil || !r.Continues || c.sum != want+3 || len(w.errs)+len(w.aside)+len(w.lost) > 0 {
 			t.Fatalf("restored %+v with %+v; %v, set aside %v, %q", r, c, w.errs, w.aside, w.lost)
 		}
-	}
-}
-
-// After a loss of power the end of a file may be of zeros.
-func TestZeros(t *testing.T) {
-	w := newWorld(t)
-	w.run(4, true)
-	b, name := w.newest()
-	w.rewrite(name, append(b, make([]byte, 4096)...))
-	if r, c := w.run(0, true); r == nil || r.Continues || c.sum != 4 {
-		t.Errorf("restored %+v with %+v, set aside %v", r, c, w.aside)
 	}
 }
 

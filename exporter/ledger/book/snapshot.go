@@ -64,8 +64,8 @@ type Snapshot struct {
 	// Rejected are readings of this tick that can't be, by those before. The join has rejected others.
 	Rejected []driver.Rejection
 
-	Timeline *timeline.Timeline // who held which device when
-	Failures []Failure          // errors counted in this tick
+	Timeline timeline.Timeline // who held which device when
+	Failures []Failure         // errors counted in this tick
 
 	Catalogue driver.Catalogue // of the values' quantities; nil: the standard one
 }

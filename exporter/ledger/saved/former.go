@@ -194,9 +194,6 @@ func (r *formerReader) unpack() error {
 		for _, v := range p.numbers {
 			sums.Witnessed = sums.Witnessed.Append(v)
 		}
-		for i := len(p.numbers); i < len(a.Witnessed); i++ { // format 1
-			sums.Witnessed = sums.Witnessed.Append(a.Witnessed[i].Value)
-		}
 		s.Sums[number] = sums
 	}
 	for number, p := range r.packed[KindDoubts] {

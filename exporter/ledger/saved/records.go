@@ -343,16 +343,22 @@ type Lives struct {
 
 // Name is the identity of a claim or pod.
 type Name struct {
-	Namespace    string   `cbor:"2,keyasint,omitempty"`
-	Name         string   `cbor:"3,keyasint,omitempty"`
-	UID          string   `cbor:"4,keyasint,omitempty"`
-	Allocated    Stamp    `cbor:"5,keyasint,omitempty"`
-	Labels       []string `cbor:"6,keyasint,omitempty"` // alternating names and values
+	Namespace string `cbor:"2,keyasint,omitempty"`
+	Name      string `cbor:"3,keyasint,omitempty"`
+	UID       string `cbor:"4,keyasint,omitempty"`
+	Allocated Stamp  `cbor:"5,keyasint,omitempty"`
+	PodMeta
+	Known    bool `cbor:"12,keyasint,omitempty"` // a pod's object is known
+	Labelled bool `cbor:"13,keyasint,omitempty"` // the labels are known
+}
+
+// PodMeta is [podresources.PodMeta]. A claim has only Labels.
+type PodMeta struct {
 	OwnerKind    string   `cbor:"7,keyasint,omitempty"`
 	OwnerName    string   `cbor:"8,keyasint,omitempty"`
 	WorkloadKind string   `cbor:"9,keyasint,omitempty"`
 	WorkloadName string   `cbor:"10,keyasint,omitempty"`
 	Queue        string   `cbor:"11,keyasint,omitempty"`
-	Known        bool     `cbor:"12,keyasint,omitempty"` // a pod's object is known
-	Labelled     bool     `cbor:"13,keyasint,omitempty"` // the labels are known
+	Alone        bool     `cbor:"14,keyasint,omitempty"`
+	Labels       []string `cbor:"6,keyasint,omitempty"` // alternating names and values
 }

@@ -75,7 +75,7 @@ func fill(t testing.TB, e *engine, world map[string]string, change func(*labels.
 // those without copies.
 func TestDuplicates(t *testing.T) {
 	t.Parallel()
-	catalog := must.Get(query.NewCatalog())(t)
+	catalog := query.NewCatalog()
 	scraped := sameNames{catalog: catalog, series: map[string]string{}}
 	all := groups(t, rules.Defaults())
 	scraped.addScraped(t, all)

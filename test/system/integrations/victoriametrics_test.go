@@ -51,7 +51,7 @@ func quickRules(t *testing.T) string {
 	o := rules.Defaults()
 	o.Interval, o.Idle.Interval, o.RateWindow = 2*time.Second, 2*time.Second, 16*time.Second
 	o.Idle.Window, o.Idle.For, o.Idle.Held, o.KeepFiring = 20*time.Second, 2*time.Second, 0.5, 5*time.Second
-	catalog := must.Get(query.NewCatalog())(t)
+	catalog := query.NewCatalog()
 	groups := must.Get(rules.Groups(o, catalog))(t)
 	content := must.Get(rules.File(groups))(t)
 	path := filepath.Join(t.TempDir(), "rules.yaml")
