@@ -37,6 +37,7 @@ func TestQuantities(t *testing.T) {
 		"throttled_seconds hw_thermal": g.Throttled.HardThermal, "throttled_seconds hw_power_brake": g.Throttled.PowerBrake,
 		"throttled_seconds sync_boost": g.Throttled.SyncBoost, "throttled_seconds board_limit": g.Throttled.BoardLimit,
 		"throttled_seconds reliability": g.Throttled.Reliability,
+		"engine_utilization jpeg":       g.JPEG, "engine_utilization ofa": g.OFA,
 	})
 	expect.Equal(t, "readings", want, nvidiatest.Values(got), nvidiatest.Approximately())
 	wantHardware := driver.Hardware{
