@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
 // logTree is a folder with the logs of pods.
@@ -113,3 +114,5 @@ func TestPodLogsHang(t *testing.T) {
 		expect.Is(t, logs.UID(Pod{"ns", "b"}, time.Now().Add(time.Second)), uidB, "after that")
 	})
 }
+
+func TestMain(m *testing.M) { testmain.Main(m) }

@@ -1,6 +1,7 @@
 package holders
 
 import (
+	"maps"
 	"reflect"
 	"sync"
 	"time"
@@ -207,4 +208,189 @@ func (b *Book) Holds(now, before time.Time) (Holdings, Signs) {
 		At: b.knownUntil, Changes: b.evidence.changes.since(before.Add(-changesBefore)),
 		Watched: !b.evidence.watched.IsZero(),
 	}
+}
+
+// Evidence is all that is known about who holds what. Only the methods of [Book] change it.
+type Evidence struct {
+	pods  map[string]*pod               // by UID
+	named map[podresources.Pod][]string // UIDs of the pods that have, or had, a name
+
+	// The kubelet's answers.
+	kubelet     kubelet
+	listed      map[podresources.Pod]*listedPod
+	allocations []podresources.Allocation     // of the last answer, with those of kept pods
+	asked       time.Time                     // when the last answer was requested; zero: there was none
+	failing     time.Time                     // since when the kubelet has not answered; zero: it answers
+	grace       time.Duration                 // how long a pod with an unknown cgroup is kept after a restart
+	watched     time.Time                     // when the open watch of the kubelet's pods began; zero: none is open
+	ended       map[podresources.Pod]endedUID // the last pod of each name that had no known object
+
+	claims     map[podresources.Claim]podresources.ClaimFacts // from the API server
+	fileClaims map[podresources.Claim]podresources.ClaimFacts // from the inventory file, with deleted ones
+	allClaims  map[podresources.Claim]podresources.ClaimFacts // of both; nil: to be computed
+
+	podsChanged time.Time // the latest time at which a pod was first seen, or changed its state
+
+	changes changeLog
+	changed bool // since Book reset it: who holds what, or why, may have changed
+}
+
+// ClaimRead processes the object of a claim. An unchanged one has new consequences if a pod was
+// first seen, or changed its state, since the claim was last read.
+func (b *Book) ClaimRead(claim podresources.Claim, facts podresources.ClaimFacts) {
+	b.update(func(e *Evidence) (news bool) {
+		before, known := e.claims[claim]
+		if known && before.Read.After(facts.Read) {
+			return false
+		}
+		e.claims[claim], e.allClaims = facts, nil
+		then := before.Read
+		before.Read = facts.Read
+		news = !known || !reflect.DeepEqual(before, facts)
+		e.changed = e.changed || news || !e.podsChanged.Before(then)
+		return news
+	})
+}
+
+// ClaimDeleted processes that a claim did not exist when it was requested. Its last contents are
+// kept: a pod that has started keeps its devices.
+func (b *Book) ClaimDeleted(claim podresources.Claim, asked time.Time) {
+	b.update(func(e *Evidence) (news bool) {
+		facts, known := e.claims[claim]
+		if !known || facts.Deleted || facts.Read.After(asked) {
+			return false
+		}
+		facts.Deleted, facts.Read = true, asked
+		e.claims[claim], e.allClaims, e.changed = facts, nil, true
+		return true
+	})
+}
+
+// ClaimForgotten drops what is known about a claim that is not read any more.
+func (b *Book) ClaimForgotten(claim podresources.Claim) {
+	b.update(func(e *Evidence) bool {
+		if _, known := e.claims[claim]; known {
+			delete(e.claims, claim)
+			e.allClaims, e.changed = nil, true
+		}
+		return false
+	})
+}
+
+// ClaimsListed processes the claims of the inventory file, which was read at the given time. The
+// map must not be changed. A claim that the file does not have any more was deleted.
+func (b *Book) ClaimsListed(claims map[podresources.Claim]podresources.ClaimFacts, read time.Time) {
+	b.update(func(e *Evidence) bool {
+		all := make(map[podresources.Claim]podresources.ClaimFacts, len(claims))
+		for claim, facts := range e.fileClaims {
+			if !facts.Deleted {
+				facts.Deleted, facts.Read = true, read
+			}
+			if read.Sub(facts.Read) <= keepDeleted {
+				all[claim] = facts
+			}
+		}
+		maps.Copy(all, claims)
+		e.fileClaims, e.allClaims, e.changed = all, nil, true
+		return true
+	})
+}
+
+// allFacts returns the claims from the API server and from the file. Those from the API server take
+// precedence.
+func (e *Evidence) allFacts() map[podresources.Claim]podresources.ClaimFacts {
+	if e.allClaims == nil {
+		e.allClaims = make(map[podresources.Claim]podresources.ClaimFacts, len(e.fileClaims)+len(e.claims))
+		maps.Copy(e.allClaims, e.fileClaims)
+		maps.Copy(e.allClaims, e.claims)
+	}
+	return e.allClaims
+}
+
+// Answer is an answer of the kubelet's PodResources service.
+type Answer struct {
+	Asked   time.Time                     // when it was asked for
+	Arrived time.Time                     // when it arrived; the kubelet produced it in between
+	Kubelet podresources.Instance         // the kubelet process that gave it; empty: unknown
+	Pods    map[podresources.Pod]struct{} // all listed pods, including those without devices
+	// Allocations are the listed allocations. They must not be changed. An unchanged slice is cheap.
+	Allocations []podresources.Allocation
+	// UIDs are the UIDs, from files of the node, of listed pods without a known object.
+	UIDs map[podresources.Pod]string
+	// Cgroups are the states of the cgroups of the pods that Book.unsure returned.
+	Cgroups map[string]podresources.CgroupState
+}
+
+// repeats reports whether the answer has the same contents as an earlier one.
+func (a *Answer) repeats(before *Answer) bool {
+	return a.Kubelet == before.Kubelet && sameMap(a.Pods, before.Pods) && maps.Equal(a.UIDs, before.UIDs) &&
+		maps.Equal(a.Cgroups, before.Cgroups) && sameSlice(a.Allocations, before.Allocations)
+}
+
+// sameMap reports whether both variables refer to one map. Equal maps are not enough.
+func sameMap[K comparable, V any](a, b map[K]V) bool {
+	return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
+}
+
+// kubelet is what is known about the kubelet process that answers.
+type kubelet struct {
+	instance podresources.Instance
+	// since is when its first answer, or an earlier watch of its pods, was requested; zero: its
+	// instance is unknown.
+	since time.Time
+	// ready is when the first of its answers arrived that lists a pod from the API server. Static pods
+	// are listed earlier. Zero: it may not know pods from the API server yet.
+	ready time.Time
+}
+
+// answer processes an answer.
+func (e *Evidence) answer(a *Answer) {
+	if e.kubelet.instance == "" || a.Kubelet != e.kubelet.instance {
+		e.kubelet = kubelet{instance: a.Kubelet}
+		if a.Kubelet != "" {
+			e.kubelet.since = a.Asked
+		}
+		if a.Kubelet != "" && !e.watched.IsZero() && e.watched.Before(a.Asked) {
+			e.kubelet.since = e.watched // the watch is of this kubelet: a restart would have ended it
+		}
+	}
+	e.failing = time.Time{}
+	e.takeCgroups(a.Cgroups, a.Asked)
+	maps.DeleteFunc(e.ended, func(_ podresources.Pod, of endedUID) bool { return a.Asked.Sub(of.at) > keepDeleted })
+	next := e.listPodsOf(a)
+	for name, before := range e.listed {
+		if _, has := a.Pods[name]; !has && e.unlistPod(name, before, a) {
+			next[name] = before
+		}
+	}
+	e.endUnlisted(next, a)
+	e.listed, e.asked = next, a.Asked
+	e.takeRows(a.Allocations)
+}
+
+// listPodsOf returns the pods that an answer lists. It notes whether one is a pod from the API
+// server: one with a claim, which a static pod can't have, or one whose UID is not the hash of a
+// manifest.
+func (e *Evidence) listPodsOf(a *Answer) map[podresources.Pod]*listedPod {
+	next := make(map[podresources.Pod]*listedPod, len(a.Pods))
+	ofServer := false
+	for name := range a.Pods {
+		l := &listedPod{uid: e.uidAnswered(a, name), kubelet: a.Kubelet}
+		next[name] = l
+		p := e.pods[l.uid]
+		ofServer = ofServer || l.uid != "" && !podresources.IsStaticUID(l.uid) && (p == nil || !p.Static)
+		e.listPod(l, a.Asked)
+	}
+	for i := range a.Allocations {
+		ofServer = ofServer || !a.Allocations[i].ByPlugin()
+		for j := range a.Allocations[i].Holders {
+			if l := next[a.Allocations[i].Holders[j].Pod]; l != nil {
+				l.devices = true
+			}
+		}
+	}
+	if ofServer && e.kubelet.ready.IsZero() {
+		e.kubelet.ready = driver.Later(a.Asked, a.Arrived)
+	}
+	return next
 }
