@@ -4,8 +4,8 @@ package driver
 // there is no number. They are wider than 16 bits, so that hardware hardly has such a value; if it
 // has, one reading of it is lost.
 func IsCode(number float64) bool {
-	// dcgm_structs.h: DCGM_INT32_BLANK and DCGM_FP64_BLANK, and above them NOT_FOUND, NOT_SUPPORTED and
-	// NOT_PERMISSIONED. dcgm-exporter prints them as numbers.
+	// dcgm_structs.h: DCGM_INT32_BLANK and DCGM_FP64_BLANK, and above them NOT_FOUND, NOT_SUPPORTED
+	// and NOT_PERMISSIONED. dcgm-exporter prints them as numbers.
 	if number >= 0x7ffffff0 && number <= 0x7ffffffe || number >= 1<<47 && number <= 1<<47+3 {
 		return true
 	}
