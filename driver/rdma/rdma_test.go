@@ -20,7 +20,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // server is the tree of a server with devices of all kinds.
 func server(tb testing.TB) string {
-	tb.Helper()
 	return drivertest.TestData(tb, "server.tree")
 }
 
@@ -32,7 +31,6 @@ type machine struct {
 }
 
 func newMachine(tb testing.TB, trees ...string) *machine {
-	tb.Helper()
 	m := &machine{Machine: drivertest.NewMachine(tb, trees...)}
 	m.source = New(driver.Host{
 		Sysfs: m.Root, Procfs: filepath.Join(m.Root, "proc"),
@@ -45,7 +43,6 @@ func newMachine(tb testing.TB, trees ...string) *machine {
 
 // sample returns the samples by the devices' names.
 func (m *machine) sample() map[string]driver.Sample {
-	m.Helper()
 	samples := must.Get(m.source.Sample(m.Context()))(m)
 	named := map[string]driver.Sample{}
 	for _, s := range samples {
