@@ -68,8 +68,8 @@ type Panel struct {
 	points   *points  // of a chart of points: which fields it shows
 	reshape  []dashboard.DataTransformerConfig
 	fields   []dashboard.DashboardFieldConfigSourceOverrides
-	// MayBeEmpty is the reason why the panel may have no data although nothing is wrong.
-	MayBeEmpty string
+	// MayBeEmpty is whether the panel may have no data although nothing is wrong.
+	MayBeEmpty bool
 }
 
 // Target is one query of a panel.

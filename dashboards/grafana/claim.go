@@ -45,11 +45,9 @@ func claimNodes() list {
 
 // claimPictures are what the claim's devices did, above who held them.
 func claimPictures() []Panel {
-	utilization := line("Utilization by device", "The claim's share of each device's utilization.", "percentunit",
+	return append(inLine(line("Utilization by device", "The claim's share of each device's utilization.", "percentunit",
 		"not measured; for network devices see Traffic by link", "{{device}} {{node}}",
-		`max by (<device>) (dra_claim_utilization_ratio{<of claims>})`)
-	utilization.max = 1
-	return append(inLine(utilization,
+		`max by (<device>) (dra_claim_utilization_ratio{<of claims>})`).upTo(1),
 		line("Power by device", "The claim's share of each device's power.", "watt", "not measured", "{{device}} {{node}}",
 			`max by (<device>) (dra_claim_power_watts{<of claims>})`),
 		line("Memory used", "The claim's share of each device's memory in use.", "bytes", "not measured",
@@ -59,27 +57,24 @@ func claimPictures() []Panel {
 }
 
 func claimSummary() []Panel {
-	hours := total(fact(4, 4, "Device-hours",
+	hours := fact(4, 4, "Device-hours",
 		"Device-hours held by the claim in the selected time range. Shared devices are divided among their claims.", "h",
 		"not held",
 		`sum(max by (<claim device>) (increase(dra_claim_allocated_share_seconds_total{<of claims>}[$__range]))) / 3600`,
-		step{0, blue}))
-	energy := precise(3,
-		total(fact(4, 4, "Energy", "Energy used by the claim's devices for it in the selected time range.", "kwatth",
-			"not measured",
-			`sum(max by (<claim device>) (increase(dra_claim_energy_joules_total{<of claims>}[$__range]))) / 3.6e6`, step{
-				0, blue,
-			})))
+		step{0, blue}).total()
+	energy := fact(4, 4, "Energy", "Energy used by the claim's devices for it in the selected time range.", "kwatth",
+		"not measured",
+		`sum(max by (<claim device>) (increase(dra_claim_energy_joules_total{<of claims>}[$__range]))) / 3.6e6`,
+		step{0, blue}).total().precise(3)
 	return []Panel{
 		fact(4, 4, "Devices held", "Devices that the claim holds now, without admin access.", "none", "none held",
 			`sum(max by (<claim driver>) (claim:dra_devices:count{<of claims>, resourceclaim_name!=""}))`, step{0, blue}),
 		fact(4, 4, "Devices idle", "The claim's devices that were idle during the idle window.", "none", "not measured",
-			`sum(max by (<claim driver>) (claim:dra_idle_devices:count{<of claims>, resourceclaim_name!=""}))`, step{
-				0, green,
-			}, step{1, orange}),
-		total(fact(4, 4, "Last active", "When one of the devices was last active. If none was, when the exporter first "+
+			`sum(max by (<claim driver>) (claim:dra_idle_devices:count{<of claims>, resourceclaim_name!=""}))`,
+			step{0, green}, step{1, orange}),
+		fact(4, 4, "Last active", "When one of the devices was last active. If none was, when the exporter first "+
 			"saw the claim.", "dateTimeFromNow", "not measured",
-			`max(dra_claim_last_active_timestamp_seconds{<of claims>}) * 1000`, step{0, blue})),
+			`max(dra_claim_last_active_timestamp_seconds{<of claims>}) * 1000`, step{0, blue}).total(),
 		fact(4, 4, "Allocated", "When the claim was allocated.", "dateTimeFromNow",
 			"unknown without the API or an inventory file",
 			`max(dra_claim_allocated_timestamp_seconds{<of claims of all drivers>}) * 1000`, step{0, blue}),
@@ -107,7 +102,7 @@ func claimStalled() Panel {
 	return Panel{
 		Title: "Stalled", Description: "When the claim kept a device busy without progress, as when a collective " +
 			"operation hangs.", Kind: Timeline, NoData: "it was not, or too little is measured to know", Width: 12, Height: 6,
-		MayBeEmpty: "while the claim is not stalled", states: []state{{"1", "stalled", red}},
+		MayBeEmpty: true, states: []state{{"1", "stalled", red}},
 		Targets: []Target{{
 			Expr: `max by (<claim device>) (dra_claim_stalled{<of claims>}) == 1`, Legend: "{{device}} {{node}}",
 		}},
@@ -117,63 +112,54 @@ func claimStalled() Panel {
 // claimHits are the tables of what hit the claim and its pods.
 func claimHits() []Panel {
 	return []Panel{
-		orEmpty("without errors",
-			ranked("Times", 50, "Errors that hit the claim", "Errors of the claim's devices in the selected time range "+
-				"while it held them, and when the last one of any kind was.", "no error hit it", 12, 6,
-				columnOf("Times", "none",
-					`topk(50, max by (<claim device>, kind, code) (increase(dra_claim_errors_total{<of claims>}[$__range])) > 0)`),
-				columnOf("Last one", "dateTimeFromNow",
-					`max by (<claim device>) (dra_claim_last_error_timestamp_seconds{<of claims>}) * 1000`))),
-		orEmpty("without errors",
-			ranked("Times", 50, "Pods that were hit", "The same for each pod. An error that names a process hits only the "+
-				"pod of that process. Click a pod to see it alone.", "none", 12, 6,
-				columnOf("Times", "none", `topk(50, max by (<pod device>, kind, code) `+
-					`(increase(dra_pod_errors_total{<of pods>}[$__range])) > 0 and on (<pod device>) `+
-					`dra_pod_claim_info{<of claims>})`))),
+		ranked("Times", 50, "Errors that hit the claim", "Errors of the claim's devices in the selected time range "+
+			"while it held them, and when the last one of any kind was.", "no error hit it", 12, 6,
+			columnOf("Times", "none",
+				`topk(50, max by (<claim device>, kind, code) (increase(dra_claim_errors_total{<of claims>}[$__range])) > 0)`),
+			columnOf("Last one", "dateTimeFromNow",
+				`max by (<claim device>) (dra_claim_last_error_timestamp_seconds{<of claims>}) * 1000`)).optional(),
+		ranked("Times", 50, "Pods that were hit", "The same for each pod. An error that names a process hits only the "+
+			"pod of that process. Click a pod to see it alone.", "none", 12, 6,
+			columnOf("Times", "none", `topk(50, max by (<pod device>, kind, code) `+
+				`(increase(dra_pod_errors_total{<of pods>}[$__range])) > 0 and on (<pod device>) `+
+				`dra_pod_claim_info{<of claims>})`)).optional(),
 	}
 }
 
 func claimFit() Panel {
-	return orEmpty("in the first hour",
-		tableOf("Smallest fit", "The smallest alternative on the node into which the claim would have fitted since it "+
-			"began, and what the claim needs of what it holds, by its peak memory and the 99.9th percentile of its "+
-			"activity, each with a margin.", "measured for less than an hour, or its use is unknown", 24, 6,
-			columnOf("Memory needed", "percentunit",
-				`max by (<claim device>) (dra_claim_fit_ratio{<of claims>, resource="memory"})`),
-			columnOf("Activity needed", "percentunit",
-				`max by (<claim device>) (dra_claim_fit_ratio{<of claims>, resource="activity"})`),
-			columnOf("Unused", "percentunit",
-				`max by (<claim device>, alternative) (dra_claim_fit_unused_ratio{<of claims>})`)))
+	return tableOf("Smallest fit", "The smallest alternative on the node into which the claim would have fitted since it "+
+		"began, and what the claim needs of what it holds, by its peak memory and the 99.9th percentile of its "+
+		"activity, each with a margin.", "measured for less than an hour, or its use is unknown", 24, 6,
+		columnOf("Memory needed", "percentunit",
+			`max by (<claim device>) (dra_claim_fit_ratio{<of claims>, resource="memory"})`),
+		columnOf("Activity needed", "percentunit",
+			`max by (<claim device>) (dra_claim_fit_ratio{<of claims>, resource="activity"})`),
+		columnOf("Unused", "percentunit",
+			`max by (<claim device>, alternative) (dra_claim_fit_unused_ratio{<of claims>})`)).optional()
 }
 
 func claimActivity() []Panel {
-	energy := line("Active time",
-		"Share of the time in which the claim kept each device busy, from activity counters. It includes activity "+
-			"between two samples.",
-		"percentunit", "not measured", "{{device}} {{node}}",
-		`clamp_max(sum by (<device>) (max by (<claim device>) (`+
-			`rate(dra_claim_active_seconds_total{<of claims>}[$__rate_interval])))
-		  / sum by (<device>) (max by (<claim device>) (`+
-			`rate(dra_claim_allocated_seconds_total{<of claims>}[$__rate_interval]) > 0)),
-		  1)`)
-	energy.max = 1
 	// Of devices that the claim has to itself, the claim has all.
 	const alone = ` and on (<device>) ` +
 		`dra_claim_device_info{<of claims>, attribution="exclusive", admin_access="false"}`
-	engines := line("Engines of the claim", "Share of the time in which each engine was busy, of devices that the "+
-		"claim has to itself.", "percentunit", "no source reports engines, or the devices are shared",
-		"{{engine}} {{device}} {{node}}", `max by (<device>, engine) (dra_device_engine_utilization_ratio{<its nodes>, `+
-			`engine=~"`+strings.Join(driver.Standard().Spec(driver.EngineUtilization).SoleLabels, "|")+`"}`+alone+`)`)
-	engines.max = 1
-	flops := line("FLOP utilization", "Share of the highest rate of each device's tensor cores: the share of the "+
-		"time in which they were busy, times the clock divided by its highest.", "percentunit", "no source reports "+
-		"tensor cores and clocks, or the devices are shared", "{{device}} {{node}}",
-		`max by (<device>) (device:dra_flop_utilization:ratio{<its nodes>}`+alone+`)`)
-	flops.max = 1
 	return []Panel{
-		energy,
-		engines,
-		flops,
+		line("Active time",
+			"Share of the time in which the claim kept each device busy, from activity counters. It includes activity "+
+				"between two samples.",
+			"percentunit", "not measured", "{{device}} {{node}}",
+			`clamp_max(sum by (<device>) (max by (<claim device>) (`+
+				`rate(dra_claim_active_seconds_total{<of claims>}[$__rate_interval])))
+			  / sum by (<device>) (max by (<claim device>) (`+
+				`rate(dra_claim_allocated_seconds_total{<of claims>}[$__rate_interval]) > 0)),
+			  1)`).upTo(1),
+		line("Engines of the claim", "Share of the time in which each engine was busy, of devices that the "+
+			"claim has to itself.", "percentunit", "no source reports engines, or the devices are shared",
+			"{{engine}} {{device}} {{node}}", `max by (<device>, engine) (dra_device_engine_utilization_ratio{<its nodes>, `+
+				`engine=~"`+strings.Join(driver.Standard().Spec(driver.EngineUtilization).SoleLabels, "|")+`"}`+alone+`)`).upTo(1),
+		line("FLOP utilization", "Share of the highest rate of each device's tensor cores: the share of the "+
+			"time in which they were busy, times the clock divided by its highest.", "percentunit", "no source reports "+
+			"tensor cores and clocks, or the devices are shared", "{{device}} {{node}}",
+			`max by (<device>) (device:dra_flop_utilization:ratio{<its nodes>}`+alone+`)`).upTo(1),
 		line("Traffic by link", "The claim's share of the traffic on its devices' links.", "binBps", "not measured",
 			"{{link}} {{direction}} {{device}} {{node}}",
 			`sum by (<device>, link, direction) (
@@ -182,21 +168,18 @@ func claimActivity() []Panel {
 }
 
 func claimIncidents() []Panel {
-	throttled := line("Throttled", "Share of the time in which each device ran below its clocks while the claim held "+
-		"it.", "percentunit", "none, or not measured", "{{reason}} {{device}} {{node}}",
-		`max by (<device>, reason) (rate(dra_device_throttled_seconds_total{<its nodes>}[$__rate_interval]) `+
-			`and on (<device>) dra_claim_device_info{<of claims>, admin_access="false"})`)
-	throttled.max = 1
 	return append([]Panel{
-		orEmpty("without an incident",
-			ranked("Began", 20, "Open incidents", "Open incidents that hit the claim, and when each began. The page of the "+
-				"node's exporter has the course of each, and what was recorded.", "none", 24, 4,
-				columnOf("Began", "dateTimeFromNow",
-					`topk(20, max by (<device>, kind) (dra_claim_incident_onset_timestamp_seconds{<of claims>})) * 1000`))),
+		ranked("Began", 20, "Open incidents", "Open incidents that hit the claim, and when each began. The page of the "+
+			"node's exporter has the course of each, and what was recorded.", "none", 24, 4,
+			columnOf("Began", "dateTimeFromNow",
+				`topk(20, max by (<device>, kind) (dra_claim_incident_onset_timestamp_seconds{<of claims>})) * 1000`)).optional(),
 		line("Errors of its devices", "Errors of each device while the claim held it, counted in full for each holder: "+
 			"do not sum over claims.", "none", "none, or not measured", "{{kind}} {{code}} {{device}} {{node}}",
 			`round(max by (<device>, kind, code) (increase(dra_claim_errors_total{<of claims>}[$__rate_interval])))`),
-		throttled,
+		line("Throttled", "Share of the time in which each device ran below its clocks while the claim held "+
+			"it.", "percentunit", "none, or not measured", "{{reason}} {{device}} {{node}}",
+			`max by (<device>, reason) (rate(dra_device_throttled_seconds_total{<its nodes>}[$__rate_interval]) `+
+				`and on (<device>) dra_claim_device_info{<of claims>, admin_access="false"})`).upTo(1),
 		claimStalled(),
 	}, claimHits()...)
 }

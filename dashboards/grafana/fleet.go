@@ -35,13 +35,12 @@ func failing() []Panel {
 	failures := func(title, of, record, failed, by string) Panel {
 		last := `max by (` + by + `) (last_over_time(` + record + `{` + of + `}[2h]))`
 		shown := fmt.Sprintf(` and on (`+by+`) topk(%d, %s)`, shownAlerts, last)
-		return orEmpty("where no node or device stands out",
-			ranked("At least × the cluster", shownAlerts, title, "At least how many times as often it failed as its "+
-				"cluster within a week (at three standard deviations). A failure is an hour in which a device was lost or "+
-				"unhealthy, or had a hardware error; one or two such hours are too few to be listed.",
-				"no node or device stands out", 12, 7,
-				columnOf("At least × the cluster", "none", fmt.Sprintf(`topk(%d, %s)`, shownAlerts, last)),
-				columnOf("Hours with a failure", "none", `max by (`+by+`) (sum_over_time(`+failed+`{`+of+`}[7d]))`+shown)))
+		return ranked("At least × the cluster", shownAlerts, title, "At least how many times as often it failed as its "+
+			"cluster within a week (at three standard deviations). A failure is an hour in which a device was lost or "+
+			"unhealthy, or had a hardware error; one or two such hours are too few to be listed.",
+			"no node or device stands out", 12, 7,
+			columnOf("At least × the cluster", "none", fmt.Sprintf(`topk(%d, %s)`, shownAlerts, last)),
+			columnOf("Hours with a failure", "none", `max by (`+by+`) (sum_over_time(`+failed+`{`+of+`}[7d]))`+shown)).optional()
 	}
 	return []Panel{
 		failures("Nodes that fail more often", `cluster=~"$cluster", node=~"$node"`, rules.FailingNodes,
@@ -70,31 +69,26 @@ const utilization = `sum(max by (cluster, driver) (cluster:dra_utilization:sum{c
 	`(cluster:dra_utilization:count{cluster=~"$cluster", driver=~"$driver"}))`
 
 func number(title, description, expr string, steps ...step) Panel {
-	return linked("dra-nodes", fact(3, 4, title, description, "none", "no exporter", expr, steps...))
+	return fact(3, 4, title, description, "none", "no exporter", expr, steps...).linked("dra-nodes")
 }
 
 func fleetNow() []Panel {
 	return []Panel{
 		number("Claimed", "Devices that are held by a claim, or by a pod of a device plugin. Admin access does not count.",
 			`sum(`+claimedDevices+`) or 0 * sum(`+devicesOf("")+`)`, step{0, blue}),
-		linked("dra-namespaces",
-			number("Idle", "Claimed devices that were idle during the idle window. Devices without telemetry are not "+
-				"included.", counted("idle"), step{0, green}, step{1, orange})),
+		number("Idle", "Claimed devices that were idle during the idle window. Devices without telemetry are not "+
+			"included.", counted("idle"), step{0, green}, step{1, orange}).linked("dra-namespaces"),
 		number("Free", "Healthy devices with telemetry that no claim holds and no taint keeps claims away from. Of a "+
 			"partitioned device, the partitions count, not the device.", counted("free"), step{0, blue}),
 		number("Unhealthy", "Devices that their driver reports as unhealthy, or whose telemetry can no longer be read.",
 			counted("unhealthy"), step{0, green}, step{1, red}),
-		linked("dra-exporter",
-			number("Unmeasured", "Claimed devices without telemetry: whether they are idle is unknown.",
-				counted("unmeasured"), step{0, green}, step{1, yellow})),
-		linked("dra-nodes",
-			fact(3, 4, "Utilization", "Mean utilization of the claimed devices that report it.", "percentunit", "not measured",
-				utilization, step{0, red}, step{0.2, orange}, step{0.5, green})),
-		linked("dra-nodes",
-			fact(3, 4, "Power", "Total power of all devices that report it.", "watt", "not measured",
-				`sum(max by (cluster, driver) (cluster:dra_power_watts:sum{cluster=~"$cluster", driver=~"$driver"}))`, step{
-					0, blue,
-				})),
+		number("Unmeasured", "Claimed devices without telemetry: whether they are idle is unknown.",
+			counted("unmeasured"), step{0, green}, step{1, yellow}).linked("dra-exporter"),
+		fact(3, 4, "Utilization", "Mean utilization of the claimed devices that report it.", "percentunit", "not measured",
+			utilization, step{0, red}, step{0.2, orange}, step{0.5, green}).linked("dra-nodes"),
+		fact(3, 4, "Power", "Total power of all devices that report it.", "watt", "not measured",
+			`sum(max by (cluster, driver) (cluster:dra_power_watts:sum{cluster=~"$cluster", driver=~"$driver"}))`,
+			step{0, blue}).linked("dra-nodes"),
 		{
 			Title: "Alerts", Description: "Firing alerts of dra-exporter's rules.", Kind: Stat, Unit: "none", NoData: "none",
 			Width: 3, Height: 4,
@@ -102,7 +96,7 @@ func fleetNow() []Panel {
 				Expr: `count(group by (` + alertLabels +
 					`) (ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster"}))`,
 			}},
-			steps: []step{{0, green}, {1, orange}}, MayBeEmpty: "without a firing alert", Total: true, link: "dra-fleet",
+			steps: []step{{0, green}, {1, orange}}, MayBeEmpty: true, Total: true, link: "dra-fleet",
 			view: firingAlertsID,
 		},
 		clusterMap(),
@@ -132,7 +126,7 @@ func wasteOverTime(title, what, record, scaled, unit, noData string) Panel {
 	return Panel{
 		Title: title, Description: what + " while the namespace held them, for the ten namespaces that wasted the most " +
 			"hours in the last day. Shared devices are divided among their holders.", Kind: Graph, Unit: unit,
-		NoData: noData, Width: 8, Height: 8, bars: true, MayBeEmpty: "while nothing is idle",
+		NoData: noData, Width: 8, Height: 8, bars: true, MayBeEmpty: true,
 		Targets: []Target{{
 			Expr: by(record, "$__interval]") + scaled + ` > 0 and on (<namespace>) topk(10, ` +
 				by("idle_share_seconds", "1d] @ end()") + ` > 0)`, Legend: "{{namespace}} {{cluster}}",
@@ -144,7 +138,7 @@ func freeByModel() Panel {
 	return Panel{
 		Title: "Free devices by model", Description: "Devices that nobody holds, that can be read and are healthy and " +
 			"not tainted.", Kind: Graph, Unit: "none", NoData: "no device is known to be free", Width: 8, Height: 8,
-		stacked: true, below: true, MayBeEmpty: "while no device is free",
+		stacked: true, below: true, MayBeEmpty: true,
 		Targets: []Target{{
 			Expr: `sum by (driver, model) (` + devicesOf(`, state="free"`) + `)`, Legend: "{{model}} {{driver}}",
 		}},
@@ -174,13 +168,12 @@ func oversizedClaims() Panel {
 			`(dra_claim_allocated_share_seconds_total and on (<claim device>) dra_claim_fit_unused_ratio) / 3600 * on ` +
 			`(<device>) group_left () max by (<device>) (device:dra_weight:ratio))`
 	)
-	return orEmpty("in the first hour",
-		ranked("Wasted device-hours", 20, "Oversized claims", "The 20 claims with the most device-hours that others "+
-			"could have used, because a smaller device on their node would have been enough for them. Wasted device-hours: "+
-			"since the claim began, or since the exporter started. Click a claim to open its dashboard.",
-			"no claim is oversized", 24, 7,
-			columnOf("Unused", "percentunit", unused+` and on (<claim device>, alternative) topk(20, `+hours+`)`),
-			columnOf("Wasted device-hours", "h", `topk(20, `+hours+`)`)))
+	return ranked("Wasted device-hours", 20, "Oversized claims", "The 20 claims with the most device-hours that others "+
+		"could have used, because a smaller device on their node would have been enough for them. Wasted device-hours: "+
+		"since the claim began, or since the exporter started. Click a claim to open its dashboard.",
+		"no claim is oversized", 24, 7,
+		columnOf("Unused", "percentunit", unused+` and on (<claim device>, alternative) topk(20, `+hours+`)`),
+		columnOf("Wasted device-hours", "h", `topk(20, `+hours+`)`)).optional()
 }
 
 // idleCost is the cost per day of each holder all of whose devices are idle.
@@ -224,7 +217,7 @@ func idleClaims() Panel {
 		parts("allocated_seconds_total") + ` > 0) and on (<holder device>) (claim_device:dra_idle:bool{` + on +
 		`} == 1)) * on (<device>) group_left () max by (<device>) (device:dra_weight:ratio{` + on + `})`
 	active := `max by (<holder driver>) (` + parts("last_active_timestamp_seconds") + `)`
-	return total(ranked("Wasted per day", 10, "Top ten of waste", "The ten claims, and pods with devices of a device "+
+	return ranked("Wasted per day", 10, "Top ten of waste", "The ten claims, and pods with devices of a device "+
 		"plugin, that hold idle devices and cost the most, by driver. Device-hours are those of the idle devices since "+
 		"one of the driver was last active; shared devices and partitions count by their part. The price is that of all "+
 		"of the holder's devices, and there is none while one of them is used. Click a claim to open its dashboard.",
@@ -236,7 +229,7 @@ func idleClaims() Panel {
 		columnOf("Last active", "dateTimeFromNow", active+` * 1000`),
 		columnOf("Memory held", "bytes", `sum by (<claim driver>) (max by (<claim device>) (dra_claim_memory_used_bytes{`+
 			on+`} and on (<claim driver>) `+listed+`))`),
-		columnOf("Power", "watt", `sum by (<holder driver>) (`+parts("power_watts")+`)`)))
+		columnOf("Power", "watt", `sum by (<holder driver>) (`+parts("power_watts")+`)`)).total()
 }
 
 // alertLabels are the labels that distinguish alerts.
@@ -266,7 +259,7 @@ func firingAlerts() Panel {
 		NoData: "none", Width: 24, Height: 6, sort: rank, hide: []string{"pool"}, limit: shownAlerts,
 		Targets: []Target{columnOf(rank, "none", fmt.Sprintf("topk(%d, 2 + ", shownAlerts)+firing(`severity="critical"`)+
 			"\nor 1 + "+firing(`severity="warning"`)+"\nor "+firing(`severity!~"critical|warning"`)+")")},
-		MayBeEmpty: "without a firing alert",
+		MayBeEmpty: true,
 	}
 }
 
@@ -277,7 +270,7 @@ func sickDevices() Panel {
 		Description: "Devices that are unhealthy, need attention, had an error in the last day or are tainted, at most " +
 			"20, in this order: why, what to do, how many hold them, the time and kind of their last error, and since when " +
 			"an alert holds. Click a device for its dashboard.",
-		Kind: Table, NoData: "no device has a problem", Width: 24, Height: 6, MayBeEmpty: "while no device has a problem",
+		Kind: Table, NoData: "no device has a problem", Width: 24, Height: 6, MayBeEmpty: true,
 		sort: rank, hide: []string{"pool"},
 		// What may have several rows for a device comes first: Grafana adds the values of later
 		// queries to all rows of the device.
@@ -318,24 +311,22 @@ func sickDevices() Panel {
 func stuckClaims() []Panel {
 	return []Panel{
 		stalledTable(),
-		orEmpty("while all claims are prepared",
-			total(tableOf("Claims that wait for their driver", "Claims that hold devices which their driver has not "+
-				"prepared, so that no pod can use them. If this lasts longer than some seconds, see DRAClaimNotPrepared in "+
-				"the runbook.", "none", 12, 6,
-				columnOf("Devices", "none", `topk(20, count by (<claim driver>) (group by (<claim device>) `+
-					`(dra_claim_device_info{cluster=~"$cluster", node=~"$node", driver=~"$driver", namespace=~"$namespace", `+
-					`state="allocated", admin_access="false"})))`)))),
+		tableOf("Claims that wait for their driver", "Claims that hold devices which their driver has not "+
+			"prepared, so that no pod can use them. If this lasts longer than some seconds, see DRAClaimNotPrepared in "+
+			"the runbook.", "none", 12, 6,
+			columnOf("Devices", "none", `topk(20, count by (<claim driver>) (group by (<claim device>) `+
+				`(dra_claim_device_info{cluster=~"$cluster", node=~"$node", driver=~"$driver", namespace=~"$namespace", `+
+				`state="allocated", admin_access="false"})))`)).total().optional(),
 	}
 }
 
 func stalledTable() Panel {
 	const of = `{<of devices>, namespace=~"$namespace", reason!=""}`
-	return orEmpty("while no claim is stalled",
-		ranked("Power", 20, "Stalled claims", "Claims that keep a device busy without progress, as when a collective "+
-			"operation hangs: the quantities that are far below their baseline, and the power of the claim. Click a claim "+
-			"to open its dashboard. See DRAClaimStalled in the runbook.", "none", 12, 6,
-			labelsOf(`max by (<claim device>, reason) (dra_claim_stalled`+of+` == 1) and on (<claim device>) topk(20, `+
-				stalledPower+`)`), columnOf("Power", "watt", `topk(20, `+stalledPower+`)`)))
+	return ranked("Power", 20, "Stalled claims", "Claims that keep a device busy without progress, as when a collective "+
+		"operation hangs: the quantities that are far below their baseline, and the power of the claim. Click a claim "+
+		"to open its dashboard. See DRAClaimStalled in the runbook.", "none", 12, 6,
+		labelsOf(`max by (<claim device>, reason) (dra_claim_stalled`+of+` == 1) and on (<claim device>) topk(20, `+
+			stalledPower+`)`), columnOf("Power", "watt", `topk(20, `+stalledPower+`)`)).optional()
 }
 
 // stalledPower is the power of the claims that are stalled.
@@ -343,14 +334,13 @@ const stalledPower = `max by (<claim device>) (dra_claim_power_watts{<of devices
 	`on (<claim device>) (dra_claim_stalled{reason!=""} == 1))`
 
 func incidentsTable() Panel {
-	return orEmpty("without an incident",
-		ranked("Times", 20, "Incidents", "Incidents in the selected time range by node and kind: how often they "+
-			"happened, and how many are open now, for the 20 most frequent. The page of the node's exporter shows the "+
-			"course of each incident, what was recorded, and which claims it hit. Click a node for its devices.", "none", 24,
-			5,
-			columnOf("Times", "none",
-				`topk(20, round(max by (<node>, kind) (sum_over_time(node:dra_incidents:increase{<of nodes>}[$__range]))) > 0)`),
-			columnOf("Open", "none", `topk(20, max by (<node>, kind) (dra_exporter_incidents_open{<of nodes>}) > 0)`)))
+	return ranked("Times", 20, "Incidents", "Incidents in the selected time range by node and kind: how often they "+
+		"happened, and how many are open now, for the 20 most frequent. The page of the node's exporter shows the "+
+		"course of each incident, what was recorded, and which claims it hit. Click a node for its devices.", "none", 24,
+		5,
+		columnOf("Times", "none",
+			`topk(20, round(max by (<node>, kind) (sum_over_time(node:dra_incidents:increase{<of nodes>}[$__range]))) > 0)`),
+		columnOf("Open", "none", `topk(20, max by (<node>, kind) (dra_exporter_incidents_open{<of nodes>}) > 0)`)).optional()
 }
 
 // sick selects the devices that are unhealthy, need attention, had an error in the last day or are

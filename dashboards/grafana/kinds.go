@@ -38,25 +38,37 @@ func columnOf(title, unit, expr string) Target { return Target{Expr: expr, Colum
 func labelsOf(expr string) Target { return Target{Expr: expr} }
 
 // total marks a panel whose values are of several devices.
-func total(p Panel) Panel {
+func (p Panel) total() Panel {
 	p.Total = true
 	return p
 }
 
-// orEmpty marks a panel that may be empty although nothing is wrong.
-func orEmpty(why string, p Panel) Panel {
-	p.MayBeEmpty = why
+// optional marks a panel that may be empty although nothing is wrong: NoData says what is right then.
+func (p Panel) optional() Panel {
+	p.MayBeEmpty = true
 	return p
 }
 
 // linked returns the panel with the dashboard that a click opens.
-func linked(uid string, p Panel) Panel {
+func (p Panel) linked(uid string) Panel {
 	p.link = uid
 	return p
 }
 
 // precise returns the panel with a number of decimals.
-func precise(decimals int, p Panel) Panel {
+func (p Panel) precise(decimals int) Panel {
 	p.decimals = decimals
+	return p
+}
+
+// upTo returns the panel with an axis from 0 to a value.
+func (p Panel) upTo(most float64) Panel {
+	p.max = most
+	return p
+}
+
+// from returns the panel with thresholds.
+func (p Panel) from(steps ...step) Panel {
+	p.steps = steps
 	return p
 }

@@ -31,15 +31,12 @@ func showbackTotal() []Panel {
 	return append([]Panel{
 		fact(6, 4, "Total device-hours", "Device-hours held by claims and pods in the selected time range.", "h",
 			nothingHeld, sumOf("allocated_share_seconds", "")+" / 3600", step{0, blue}),
-		precise(1,
-			fact(6, 4, "Active share of measured time", "Active time of all devices divided by the time held. Devices "+
-				"without utilization never count as active: select a driver to exclude them.", "percentunit", "not measured",
-				sumOf("active_seconds", "")+" / "+sumOf("allocated_share_seconds", ""), step{0, red}, step{0.2, orange}, step{
-					0.5, green,
-				})),
-		precise(3,
-			fact(6, 4, "Total energy", "Energy used by devices for their holders in the selected time range.", "kwatth",
-				"not measured", sumOf("energy_joules", "")+" / 3.6e6", step{0, blue})),
+		fact(6, 4, "Active share of measured time", "Active time of all devices divided by the time held. Devices "+
+			"without utilization never count as active: select a driver to exclude them.", "percentunit", "not measured",
+			sumOf("active_seconds", "")+" / "+sumOf("allocated_share_seconds", ""), step{0, red}, step{0.2, orange},
+			step{0.5, green}).precise(1),
+		fact(6, 4, "Total energy", "Energy used by devices for their holders in the selected time range.", "kwatth",
+			"not measured", sumOf("energy_joules", "")+" / 3.6e6", step{0, blue}).precise(3),
 		fact(6, 4, "Total cost", "Price of the device-hours, in the currency of the rules' prices. Hours without a "+
 			"price cost nothing.", "currency:¤", "nothing held has a price", sumOf("cost", ""), step{0, blue}),
 	}, showbackTime()...)

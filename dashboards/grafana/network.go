@@ -22,15 +22,15 @@ func networkClaims() []Panel {
 	}
 	const none = "no claim has a network device"
 	return []Panel{
-		total(line("Received by claim", "Bytes per second received for the claim by its network and RDMA devices.",
-			"binBps", none, "{{namespace}}/{{resourceclaim_name}} {{link}}", rate("receive"))),
-		total(line("Transmitted by claim", "Bytes per second transmitted for the claim by its network and RDMA devices.",
-			"binBps", none, "{{namespace}}/{{resourceclaim_name}} {{link}}", rate("transmit"))),
-		total(ranked("Received", 0, "Traffic in the time shown", "Bytes received and transmitted by each claim, and the "+
+		line("Received by claim", "Bytes per second received for the claim by its network and RDMA devices.",
+			"binBps", none, "{{namespace}}/{{resourceclaim_name}} {{link}}", rate("receive")).total(),
+		line("Transmitted by claim", "Bytes per second transmitted for the claim by its network and RDMA devices.",
+			"binBps", none, "{{namespace}}/{{resourceclaim_name}} {{link}}", rate("transmit")).total(),
+		ranked("Received", 0, "Traffic in the time shown", "Bytes received and transmitted by each claim, and the "+
 			"current rate of both directions together.", none, 24, 6, columnOf("Received", "bytes", sum("receive")),
 			columnOf("Transmitted", "bytes", sum("transmit")),
 			columnOf("Now", "binBps", `sum by (<claim driver>) (max by (<claim device>, link, direction) `+
-				`(rate(dra_claim_io_bytes_total{<of claims>, link=~"network|rdma"}[$__rate_interval])))`))),
+				`(rate(dra_claim_io_bytes_total{<of claims>, link=~"network|rdma"}[$__rate_interval])))`)).total(),
 		tableOf("Idle network claims", "Claims with network devices whose traffic was below the idle threshold during "+
 			"the idle window.", "none is known to be idle", 24, 5,
 			columnOf("Traffic", "binBps", `sum by (<claim device>) (max by (<claim device>, link, direction) `+
@@ -71,18 +71,15 @@ func networkDevices() []Panel {
 // rdmaDevices are the panels of the links of RDMA devices.
 func rdmaDevices() []Panel {
 	const none = "no device has RDMA"
-	panels := []Panel{
+	return []Panel{
 		line("Ports that are down", "Ports of RDMA devices whose link is not up.", "none", none, "{{device}} {{node}}",
-			`sum by (<device>) (max by (<device>, link, port) (dra_device_link_up{<of devices>}) == bool 0)`),
+			`sum by (<device>) (max by (<device>, link, port) (dra_device_link_up{<of devices>}) == bool 0)`).optional(),
 		line("Port errors", "Errors per second of the ports of RDMA devices, by the names of the kernel's counters.",
 			"cps", none, "{{device}} {{node}} {{code}}",
-			`max by (<device>, code) (rate(dra_device_errors_total{<of devices>, kind="port"}[$__rate_interval]))`),
+			`max by (<device>, code) (rate(dra_device_errors_total{<of devices>, kind="port"}[$__rate_interval]))`).optional(),
 		line("RDMA congestion and retransmissions", "Events per second, by the names of the kernel's counters.", "cps",
 			none, "{{device}} {{node}} {{event}}", `max by (<device>, event) `+
-				`(rate(dra_device_rdma_events_total{<of devices>, event!~"port_xmit_wait|retrans_bytes"}[$__rate_interval]))`),
+				`(rate(dra_device_rdma_events_total{<of devices>, event!~"port_xmit_wait|retrans_bytes"}[$__rate_interval]))`).
+			optional(),
 	}
-	for i := range panels {
-		panels[i].MayBeEmpty = "the demo has no RDMA device"
-	}
-	return panels
 }

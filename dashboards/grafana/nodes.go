@@ -19,18 +19,18 @@ func nodes() Board {
 
 // nodePictures are what the devices did, above who held them.
 func nodePictures() []Panel {
-	utilization := line("Device utilization", "Share of the time in which any engine of the device was busy.",
-		"percentunit", "not measured", "{{device}} {{node}}",
-		`max by (<device>) (dra_device_utilization_ratio{<of device>})`)
-	memory := line("Device memory in use", "Memory in use as a share of the device's memory.", "percentunit",
-		"not measured", "{{device}} {{node}}",
-		`max by (<device>) (dra_device_memory_used_bytes{<of device>}) /
-			max by (<device>) (dra_device_memory_capacity_bytes{<of device>})`)
-	memory.steps = []step{{0, blue}, {0.95, red}}
-	utilization.max, memory.max = 1, 1
-	return append(inLine(utilization,
+	return append(inLine(
+		line("Device utilization", "Share of the time in which any engine of the device was busy.",
+			"percentunit", "not measured", "{{device}} {{node}}",
+			`max by (<device>) (dra_device_utilization_ratio{<of device>})`).upTo(1),
 		line("Device power", "Power that each device draws.", "watt", "not measured", "{{device}} {{node}}",
-			`max by (<device>) (dra_device_power_watts{<of device>})`), memory), heldOverTime("<of device>", ""))
+			`max by (<device>) (dra_device_power_watts{<of device>})`),
+		line("Device memory in use", "Memory in use as a share of the device's memory.", "percentunit",
+			"not measured", "{{device}} {{node}}",
+			`max by (<device>) (dra_device_memory_used_bytes{<of device>}) /
+			max by (<device>) (dra_device_memory_capacity_bytes{<of device>})`).
+			upTo(1).from(step{0, blue}, step{0.95, red}),
+	), heldOverTime("<of device>", ""))
 }
 
 func deviceList() Panel {
@@ -64,82 +64,68 @@ func claimsOnDevices() Panel {
 }
 
 func whereFrom() Panel {
-	return total(tableOf("Where the values come from", "Source of each quantity that is not measured itself, and in "+
+	return tableOf("Where the values come from", "Source of each quantity that is not measured itself, and in "+
 		"brackets how it is computed: as the integral of a gauge, an estimate, or a part of the parent's value. With "+
 		"--metrics.quantity-source=on, of all.", "all is measured, or nothing", 12, 8,
 		columnOf("Devices", "none", `count by (driver, quantity, source) (group by (<device>, quantity, source) `+
-			`(dra_device_quantity_source_info{<of device>}))`)))
+			`(dra_device_quantity_source_info{<of device>}))`)).total()
 }
 
 func nodeUse() []Panel {
-	engines := line("Engine utilization", "Share of the time in which each engine was busy.", "percentunit",
-		"no source reports engines", "{{device}} {{node}} {{engine}}",
-		`max by (<device>, engine) (dra_device_engine_utilization_ratio{<of device>})`)
-	lost := line("Devices lost", "Devices whose time was lost while workloads held them, by cause: an open incident, "+
-		"waiting for the driver, idleness, throttling. Of several causes the first counts.", "none",
-		"nothing is known to be lost", "{{node}} {{cause}}", `sum by (<node>, cause) (max by (<workload>, node, `+
-			`cluster_device, cause) (node_workload:dra_lost_share_seconds:rate{<of devices>}))`)
-	lost.MayBeEmpty = "where nothing is lost"
-	occupancy := line("Occupancy", "Resident warps or waves as a share of the device's maximum. On a busy device a "+
-		"low value means that the kernels are too small for it.", "percentunit", "no source reports it",
-		"{{device}} {{node}}", `max by (<device>) (dra_device_occupancy_ratio{<of device>})`)
-	reserved := orEmpty("where no source reports it",
+	return []Panel{
+		line("Engine utilization", "Share of the time in which each engine was busy.", "percentunit",
+			"no source reports engines", "{{device}} {{node}} {{engine}}",
+			`max by (<device>, engine) (dra_device_engine_utilization_ratio{<of device>})`).upTo(1),
+		line("Occupancy", "Resident warps or waves as a share of the device's maximum. On a busy device a "+
+			"low value means that the kernels are too small for it.", "percentunit", "no source reports it",
+			"{{device}} {{node}}", `max by (<device>) (dra_device_occupancy_ratio{<of device>})`).upTo(1),
 		line("Reserved device memory", "Memory that is reserved for the driver and the firmware of the device.", "bytes",
 			"no source reports it", "{{device}} {{node}}",
-			`max by (<device>) (dra_device_memory_reserved_bytes{<of device>})`))
-	engines.max, occupancy.max = 1, 1
-	return []Panel{
-		engines,
-		occupancy,
-		reserved,
-		lost,
-		orEmpty("where all use is attributed",
-			line("Unattributed use", "Utilization of devices that nobody holds, or by processes that belong to no holder.",
-				"percentunit", "not measured", "{{device}} {{node}}",
-				`(`+unattributed(`max by (<device>) (dra_device_utilization_ratio{<of device>})`,
-					`max by (<claim device>) (dra_claim_utilization_ratio{<of device>})`,
-					`max by (<pod device>) (dra_pod_utilization_ratio{<of device>} `+
-						`and on (<pod device>) dra_pod_unclaimed_allocated_seconds_total)`)+`) > 0.01`)),
+			`max by (<device>) (dra_device_memory_reserved_bytes{<of device>})`).optional(),
+		line("Devices lost", "Devices whose time was lost while workloads held them, by cause: an open incident, "+
+			"waiting for the driver, idleness, throttling. Of several causes the first counts.", "none",
+			"nothing is known to be lost", "{{node}} {{cause}}", `sum by (<node>, cause) (max by (<workload>, node, `+
+				`cluster_device, cause) (node_workload:dra_lost_share_seconds:rate{<of devices>}))`).optional(),
+		line("Unattributed use", "Utilization of devices that nobody holds, or by processes that belong to no holder.",
+			"percentunit", "not measured", "{{device}} {{node}}",
+			`(`+unattributed(`max by (<device>) (dra_device_utilization_ratio{<of device>})`,
+				`max by (<claim device>) (dra_claim_utilization_ratio{<of device>})`,
+				`max by (<pod device>) (dra_pod_utilization_ratio{<of device>} `+
+					`and on (<pod device>) dra_pod_unclaimed_allocated_seconds_total)`)+`) > 0.01`).optional(),
 		claimsOnDevices(),
 		whereFrom(),
 	}
 }
 
 func nodeHeat() []Panel {
-	heat := line("Temperature", "Temperature of each sensor.", "celsius", "no source reports it",
-		"{{device}} {{node}} {{sensor}}", `max by (<device>, sensor) (dra_device_temperature_celsius{<of device>})`)
-	heat.steps = []step{{0, blue}, {80, orange}, {90, red}}
-	throttled := line("Throttled", "Share of the time in which the device ran below its maximum clocks, by reason.",
-		"percentunit", "no source reports it", "{{device}} {{node}} {{reason}}",
-		`max by (<device>, reason) (rate(dra_device_throttled_seconds_total{<of device>}[$__rate_interval]))`)
-	throttled.steps = []step{{0, blue}, {0.2, orange}}
 	return []Panel{
-		heat, throttled,
-		orEmpty("where no source reports limits",
-			line("Power limits", "The limit in force now, the default of the device, and the lowest and highest that can "+
-				"be set.", "watt", "no source reports limits", "{{device}} {{node}} {{limit}}",
-				`max by (<device>, limit) (dra_device_power_limit_watts{<of device>})`)),
-		orEmpty("where no source reports it",
-			line("Temperature margin", "Difference between the temperature at which a device is throttled and its "+
-				"temperature.", "celsius", "no source reports it", "{{device}} {{node}}",
-				`max by (<device>) (dra_device_temperature_margin_celsius{<of device>})`)),
-		orEmpty("where no device has a fan",
-			line("Fans", "Speed that the fan is set to, as a share of its maximum.", "percentunit", "no device has a fan",
-				"{{device}} {{node}}", `max by (<device>) (dra_device_fan_speed_ratio{<of device>})`)),
+		line("Temperature", "Temperature of each sensor.", "celsius", "no source reports it",
+			"{{device}} {{node}} {{sensor}}", `max by (<device>, sensor) (dra_device_temperature_celsius{<of device>})`).
+			from(step{0, blue}, step{80, orange}, step{90, red}),
+		line("Throttled", "Share of the time in which the device ran below its maximum clocks, by reason.",
+			"percentunit", "no source reports it", "{{device}} {{node}} {{reason}}",
+			`max by (<device>, reason) (rate(dra_device_throttled_seconds_total{<of device>}[$__rate_interval]))`).
+			from(step{0, blue}, step{0.2, orange}),
+		line("Power limits", "The limit in force now, the default of the device, and the lowest and highest that can "+
+			"be set.", "watt", "no source reports limits", "{{device}} {{node}} {{limit}}",
+			`max by (<device>, limit) (dra_device_power_limit_watts{<of device>})`).optional(),
+		line("Temperature margin", "Difference between the temperature at which a device is throttled and its "+
+			"temperature.", "celsius", "no source reports it", "{{device}} {{node}}",
+			`max by (<device>) (dra_device_temperature_margin_celsius{<of device>})`).optional(),
+		line("Fans", "Speed that the fan is set to, as a share of its maximum.", "percentunit", "no device has a fan",
+			"{{device}} {{node}}", `max by (<device>) (dra_device_fan_speed_ratio{<of device>})`).optional(),
 		line("Clocks", "Frequency of each clock domain.", "hertz", "no source reports it",
 			"{{device}} {{node}} {{domain}}", `max by (<device>, domain) (dra_device_clock_hertz{<of device>})`),
-		orEmpty("where no source reports voltages",
-			line("Voltages", "Voltage of each supply.", "volt", "no source reports voltages",
-				"{{device}} {{node}} {{domain}}", `max by (<device>, domain) (dra_device_voltage_volts{<of device>})`)),
+		line("Voltages", "Voltage of each supply.", "volt", "no source reports voltages",
+			"{{device}} {{node}} {{domain}}", `max by (<device>, domain) (dra_device_voltage_volts{<of device>})`).optional(),
 	}
 }
 
 func nodeErrors() []Panel {
-	errors := line("Errors", "Errors per second, by kind and code. Corrected errors are normal at low rates.", "cps",
-		"no source reports errors", "{{device}} {{node}} {{kind}} {{code}} {{severity}}",
-		`max by (<device>, kind, code, severity) (rate(dra_device_errors_total{<of device>}[$__rate_interval]))`)
 	return []Panel{
-		errors,
+		line("Errors", "Errors per second, by kind and code. Corrected errors are normal at low rates.", "cps",
+			"no source reports errors", "{{device}} {{node}} {{kind}} {{code}} {{severity}}",
+			`max by (<device>, kind, code, severity) (rate(dra_device_errors_total{<of device>}[$__rate_interval]))`),
 		ranked("Errors", 0, "Errors in the time shown", "Errors in the selected time range, by kind and code. See "+
 			"DRADeviceErrors in the runbook for what to do about each.", "no source reports errors", 12, 8,
 			columnOf("Errors", "none",

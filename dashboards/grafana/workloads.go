@@ -77,10 +77,9 @@ func heldLongest() list {
 // topOfWorkloads is a table of the workloads with the most device-hours of a kind in a day, for
 // other dashboards: there are thousands, and those dashboards are opened over months.
 func topOfWorkloads(title, description, record, column string, width uint32) Panel {
-	return orEmpty("where no workload has such hours",
-		ranked(column, linesOfWorkloads, title, description, "none", width, 6,
-			columnOf(column, "h",
-				fmt.Sprintf(`topk(%d, %s / 3600 > 0)`, linesOfWorkloads, workloadSumOver(record, "<workload>", "1d")))))
+	return ranked(column, linesOfWorkloads, title, description, "none", width, 6,
+		columnOf(column, "h",
+			fmt.Sprintf(`topk(%d, %s / 3600 > 0)`, linesOfWorkloads, workloadSumOver(record, "<workload>", "1d")))).optional()
 }
 
 func workloadTotal() []Panel {
@@ -90,22 +89,17 @@ func workloadTotal() []Panel {
 			`count(group by (cluster, namespace, workload_kind, workload_name) (`+held+` > 0))`, step{0, blue}),
 		fact(4, 3, "Device-hours of workloads", "Device-hours held by pods of the workloads in the selected time range.",
 			"h", nothingHeld, workloadSum("allocated_share_seconds", "")+" / 3600", step{0, blue}),
-		precise(1,
-			fact(4, 3, "Active share", "Active time divided by the time held. Devices without utilization never count as "+
-				"active: select a driver to exclude them.", "percentunit", "not measured", workloadSum("active_seconds", "")+" / "+
-				workloadSum("allocated_share_seconds", ""), step{0, red}, step{0.2, orange}, step{0.5, green})),
-		precise(3,
-			fact(4, 3, "Energy of workloads", "Energy used by devices for pods of the workloads in the selected time range.",
-				"kwatth", "not measured", workloadSum("energy_joules", "")+" / 3.6e6", step{0, blue})),
+		fact(4, 3, "Active share", "Active time divided by the time held. Devices without utilization never count as "+
+			"active: select a driver to exclude them.", "percentunit", "not measured", workloadSum("active_seconds", "")+" / "+
+			workloadSum("allocated_share_seconds", ""), step{0, red}, step{0.2, orange}, step{0.5, green}).precise(1),
+		fact(4, 3, "Energy of workloads", "Energy used by devices for pods of the workloads in the selected time range.",
+			"kwatth", "not measured", workloadSum("energy_joules", "")+" / 3.6e6", step{0, blue}).precise(3),
 		fact(4, 3, "Idle device-hours", "Device-hours in which the devices were idle while pods of the workloads held "+
-			"them.", "h", "nothing is known to be idle", workloadSum("idle_share_seconds", "")+" / 3600", step{0, green}, step{
-			1, orange,
-		}),
-		orEmpty("without an error",
-			fact(4, 3, "Errors of devices", "Errors of devices while the workloads held them. One that hit several "+
-				"workloads counts for each.", "none", "none", "round("+workloadSum("errors", "")+")", step{0, green}, step{
-				0.5, red,
-			})),
+			"them.", "h", "nothing is known to be idle", workloadSum("idle_share_seconds", "")+" / 3600", step{0, green},
+			step{1, orange}),
+		fact(4, 3, "Errors of devices", "Errors of devices while the workloads held them. One that hit several "+
+			"workloads counts for each.", "none", "none", "round("+workloadSum("errors", "")+")", step{0, green},
+			step{0.5, red}).optional(),
 	}, workloadPictures()...)
 }
 
@@ -139,7 +133,7 @@ func workloadTables() []Panel {
 func memberTables() []Panel {
 	return []Panel{
 		membersSideBySide(),
-		total(ranked("Devices", shownWorkloads, "Pods of workloads", "Pods that hold devices now, those with the most "+
+		ranked("Devices", shownWorkloads, "Pods of workloads", "Pods that hold devices now, those with the most "+
 			"devices. Click a pod for the dashboard of its claim.", "no pod holds a device", 12, 7,
 			columnOf("Devices", "none",
 				fmt.Sprintf(
@@ -147,7 +141,7 @@ func memberTables() []Panel {
 					count by (<pod>) (group by (<pod device>) (dra_pod_claim_info{<of nodes>, driver=~"$driver", attribution!=""}))
 					  * on (<pod>) group_left (workload_kind, workload_name) topk by (<pod>)
 					    (1, group by (<pod>, workload_kind, workload_name) (pod:dra_workload:info{<of pods of workloads>}))
-				)`, shownWorkloads)))),
+				)`, shownWorkloads))).total(),
 	}
 }
 
@@ -164,16 +158,15 @@ func energyOfWork() Panel {
 	shown := fmt.Sprintf(` and on (<served>, model, work) topk(%d, %s)`, shownWorkloads, done)
 	// For a workload that serves several models, the energy of each of them is unknown.
 	one := shown + ` and on (<served>, work) count by (<served>, work) (` + done + `) == 1`
-	return orEmpty("without metrics of an inference server",
-		ranked("Units", shownWorkloads, "Energy and device-time for each unit of work", "Tokens that inference servers "+
-			"generate and read, and inferences of Triton, requests of TensorRT-LLM, by their own counters, and what the "+
-			"devices of the workload's pods took for each: of all its pods, and of drivers whose energy is measured. The "+
-			"README of the dashboards says how to add others, such as samples of a training.", "needs metrics of vLLM, "+
-			"SGLang, TGI, Triton or TensorRT-LLM with the labels namespace, pod and node, or the record "+rules.WorkRecord,
-			24, 8, columnOf("Units", "short", fmt.Sprintf(`topk(%d, %s)`, shownWorkloads, done)),
-			columnOf("Energy of each", "joule", `sum by (<served>) (`+used+`) / on (<served>) group_right () `+done+one),
-			columnOf("Per device-second", "cps", done+` / on (<served>) group_left () sum by (<served>) (`+held+` and on `+
-				`(<workload>) `+used+` > 0)`+one)))
+	return ranked("Units", shownWorkloads, "Energy and device-time for each unit of work", "Tokens that inference "+
+		"servers generate and read, and inferences of Triton, requests of TensorRT-LLM, by their own counters, and what the "+
+		"devices of the workload's pods took for each: of all its pods, and of drivers whose energy is measured. The "+
+		"README of the dashboards says how to add others, such as samples of a training.", "needs metrics of vLLM, "+
+		"SGLang, TGI, Triton or TensorRT-LLM with the labels namespace, pod and node, or the record "+rules.WorkRecord,
+		24, 8, columnOf("Units", "short", fmt.Sprintf(`topk(%d, %s)`, shownWorkloads, done)),
+		columnOf("Energy of each", "joule", `sum by (<served>) (`+used+`) / on (<served>) group_right () `+done+one),
+		columnOf("Per device-second", "cps", done+` / on (<served>) group_left () sum by (<served>) (`+held+` and on `+
+			`(<workload>) `+used+` > 0)`+one)).optional()
 }
 
 // membersSideBySide is a table of the members of workloads; those that differ most come first.
@@ -190,18 +183,17 @@ func membersSideBySide() Panel {
 			fmt.Sprintf(`max by (<member>) (%s{<of workloads>, node=~"$node", signal=%q}%s)`, rules.SignalRecord, name,
 				shown))
 	}
-	return orEmpty("where no workload has three devices of one driver",
-		ranked("Deviation", shownWorkloads, "Members of workloads side by side", "Devices that one pod of a workload "+
-			"has for itself, of workloads with three or more of one driver, as means over ten minutes: those first that "+
-			"are farthest from the median of their workload. Deviation: in deviations, in the column that differs most. "+
-			"Reason: why the others wait for it, see DRAWorkloadStraggler in the runbook; empty if nothing shows that they "+
-			"wait. Select a workload to see its members.", "no workload has three members of one driver", 24, 7,
-			columnOf("Deviation", "none",
-				`max by (<member>) (`+rules.DeviationsRecord+`{<of workloads>, node=~"$node"}`+shown+`)`),
-			labelsOf(`max by (<member>, reason) (`+rules.StragglerRecord+`{<of workloads>, node=~"$node"}`+shown+`)`),
-			signal("tensor", "Tensor", "percentunit"), signal("utilization", "Utilization", "percentunit"),
-			signal("clock", "Clock of its maximum", "percentunit"), signal("throttled", "Throttled", "percentunit"),
-			signal("power", "Power", "watt"), signal("traffic", "Traffic", "binBps")))
+	return ranked("Deviation", shownWorkloads, "Members of workloads side by side", "Devices that one pod of a workload "+
+		"has for itself, of workloads with three or more of one driver, as means over ten minutes: those first that "+
+		"are farthest from the median of their workload. Deviation: in deviations, in the column that differs most. "+
+		"Reason: why the others wait for it, see DRAWorkloadStraggler in the runbook; empty if nothing shows that they "+
+		"wait. Select a workload to see its members.", "no workload has three members of one driver", 24, 7,
+		columnOf("Deviation", "none",
+			`max by (<member>) (`+rules.DeviationsRecord+`{<of workloads>, node=~"$node"}`+shown+`)`),
+		labelsOf(`max by (<member>, reason) (`+rules.StragglerRecord+`{<of workloads>, node=~"$node"}`+shown+`)`),
+		signal("tensor", "Tensor", "percentunit"), signal("utilization", "Utilization", "percentunit"),
+		signal("clock", "Clock of its maximum", "percentunit"), signal("throttled", "Throttled", "percentunit"),
+		signal("power", "Power", "watt"), signal("traffic", "Traffic", "binBps")).optional()
 }
 
 // workloadPictures show which workloads waste what they hold, whose members leave the pack, and
@@ -214,7 +206,7 @@ func workloadPictures() []Panel {
 		"claim was open, the device was allocated and not prepared, idle, or throttled. An hour counts once, for the "+
 		"first of these.", "h", "nothing is known to be lost", "{{cause}}", `sum by (cause) (max by (<workload>, cause) `+
 		`(sum_over_time(workload:dra_lost_share_seconds:increase$hours{<of workloads>}[$__interval]))) / 3600`)
-	lost.bars, lost.Width, lost.Height, lost.MayBeEmpty = true, 8, 9, "where nothing is lost"
+	lost.bars, lost.Width, lost.Height, lost.MayBeEmpty = true, 8, 9, true
 	lost.colors = []colored{{"incident", red}, {"waiting", yellow}, {"idle", orange}, {"throttled", purple}}
 	return []Panel{
 		{
@@ -263,7 +255,6 @@ func membersThatDiffer() Panel {
 		"no workload has three members of one driver", "{{pod}} {{device}} {{node}}",
 		`clamp_max(max by (<member>) (`+rules.DeviationsRecord+of+`), 10) and on (<member>) topk(10, max by (<member>) (`+
 			rules.DeviationsRecord+of+` @ end()))`)
-	p.Width, p.Height, p.below, p.steps = 8, 9, true, []step{{0, blue}, {3, red}}
-	p.MayBeEmpty = "where no workload has three devices of one driver"
+	p.Width, p.Height, p.below, p.steps, p.MayBeEmpty = 8, 9, true, []step{{0, blue}, {3, red}}, true
 	return p
 }

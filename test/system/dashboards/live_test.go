@@ -377,7 +377,7 @@ func checkBoard(f *findings, prometheus server, board grafana.Board, cluster str
 					}
 					found += checkQuery(f, prometheus, panel, target.Expr, unit, target.Instant, cluster, began)
 				}
-				if found == 0 && panel.MayBeEmpty == "" {
+				if found == 0 && !panel.MayBeEmpty {
 					f.Errorf("%q has no data", panel.Title)
 				}
 			}
@@ -402,7 +402,7 @@ func checkQuery(f *findings, prometheus server, panel grafana.Panel, expr, unit 
 	if err != nil {
 		f.Errorf("%q: %v", panel.Title, err)
 	}
-	if len(got) == 0 && panel.MayBeEmpty == "" && panel.Kind != grafana.Table && panel.Kind != grafana.Points {
+	if len(got) == 0 && !panel.MayBeEmpty && panel.Kind != grafana.Table && panel.Kind != grafana.Points {
 		f.Errorf("%q: no data for %s", panel.Title, filled)
 	}
 	for _, series := range got {
