@@ -1,7 +1,10 @@
 package grafana
 
 import (
+	"fmt"
 	"strings"
+
+	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -224,4 +227,140 @@ func claimStatus() []Panel {
 			"drivers report them.", "no driver reports network data", 12, 6,
 			labelsOf(`max by (<claim device>, interface, ip, hardware_address) (dra_claim_network_info{<of claims>})`)),
 	}
+}
+
+// distributed is a quantity of claims with a distribution over time.
+type distributed struct {
+	name, metric string
+	unit         string
+	axisMin      float32 // of the heat map
+	zero         string  // what the heat map's description says about zero
+}
+
+func distributions() []distributed {
+	return []distributed{
+		{
+			// The zero bucket, up to 1/1024, is the lowest row: the axis is logarithmic.
+			"Utilization", "dra_claim_utilization_distribution_ratio", "percentunit", 1.0 / 2048,
+			"Below 0.1 % is the lowest row; two devices that are fully busy are 200 %.",
+		},
+		{
+			"Memory", "dra_claim_memory_used_distribution_bytes", "bytes", 0,
+			"The axis is logarithmic: none in use is not shown.",
+		},
+		{
+			"Power", "dra_claim_power_distribution_watts", "watt", 0,
+			"The axis is logarithmic: 0 W is not shown.",
+		},
+	}
+}
+
+// quantiles are those that are shown, by their names.
+func quantiles() []struct{ name, value string } {
+	return []struct{ name, value string }{{"p50", "0.5"}, {"p95", "0.95"}, {"p99", "0.99"}}
+}
+
+const noDistribution = "not measured, or Prometheus does not scrape native histograms"
+
+// claimDistributions are heat maps and a table of the claims' distributions. Copies of a series
+// from two targets count once, by their average, which equals each of them, or by the maximum of
+// their quantiles. PromQL has no max of histograms.
+func claimDistributions() []Panel {
+	var maps []Panel
+	table := Panel{
+		Title: "Quantiles in the selected time", Description: "Values that the claim's part did not exceed in 50 %, 95 " +
+			"% and 99 % of the time, summed over its devices of the driver. Every reading counts, not only those at scrapes.",
+		Kind: Table, NoData: noDistribution, Width: 24, Height: 6,
+	}
+	for _, d := range distributions() {
+		maps = append(maps, Panel{
+			Title: d.name + " over time", Description: "The share of the time that the claim's part had each value, from " +
+				"every reading. " + d.zero + " Several claims count equally.", Kind: Heatmap, Unit: "percentunit", axis: d.unit,
+			axisMin: d.axisMin, NoData: noDistribution, Width: 8, Height: 8,
+			Targets: []Target{{Expr: `avg(avg by (<claim driver>) (rate(` + d.metric + `{<of claims>}[$__rate_interval])))`}},
+		})
+		for _, q := range quantiles() {
+			// Without observations a quantile is not a number.
+			table.Targets = append(table.Targets,
+				columnOf(d.name+" "+q.name, d.unit, fmt.Sprintf(`max by (<claim driver>) (histogram_quantile(%s, `+
+					`increase(%s{<of claims>}[$__range])) >= 0)`, q.value, d.metric)))
+		}
+	}
+	return append(maps, table)
+}
+
+// eachHolder has a series with the label holder for each claim that holds a device, and for each
+// pod that holds one without a claim.
+func eachHolder(of string) string {
+	return `group by (<device>, holder) (
+		  label_join(
+		    dra_claim_device_info{` + of + `, admin_access="false"}, "holder", "/", "namespace", "resourceclaim_name"
+		  )
+		  or label_join(pod_device:dra_unclaimed:info{` + of + `}, "holder", "/", "namespace", "pod")
+		)`
+}
+
+// holders has one series for each device that is held: its holder, or how many share it.
+func holders(of string) string {
+	shared := eachHolder(of + `, attribution!="exclusive"`)
+	return eachHolder(of+`, attribution="exclusive"`) + `
+		or on (<device>) label_replace(
+		  count_values by (<device>) ("holder", count by (<device>) (` + shared + `) > 1),
+		  "holder", "$1 holders", "holder", "(.+)"
+		)
+		or on (<device>) ` + shared
+}
+
+// heldOverTime is a timeline of who held each device, in line with the graphs above it. A row has
+// the name of the device, or the beginning of its UUID, and of its node if there are several.
+func heldOverTime(of, only string) Panel {
+	held := `((` + holders(of) + `
+		or on (<device>) label_replace(
+		  group by (<device>) (dra_device_allocations{` + of + `}) unless on (<device>) ` + eachHolder(of) + `,
+		  "holder", "free", "node", ".*"
+		))` + only + `)`
+	oneNode := `on () count(group by (<node>) (` + held + `)) == 1`
+	return Panel{
+		Title: "Who held the devices", Description: "The claim that held each device, without admin access, or the pod " +
+			"that a device plugin gave it to, or how many shared it. Nothing is shown while the device was unknown.",
+		Kind: Timeline, NoData: "no device was known", Width: 24, Height: 7, aligned: true,
+		Targets: []Target{{
+			Expr: `label_replace(
+				label_join(` + held + ` and ` + oneNode + `, "held", " ", "device")
+				or label_join(` + held + ` unless ` + oneNode + `, "held", " ", "node", "device"),
+				"held", "$1", "held", "(.*(?:GPU|MIG)-[0-9a-f]{8})-.*")`,
+			Legend: "{{holder}} {{node}}",
+		}},
+		reshape: []dashboard.DataTransformerConfig{
+			transformed("labelsToFields", map[string]any{"mode": "columns", "keepLabels": []string{"held", "holder"}}),
+			transformed("merge", map[string]any{}), sorted("Time"),
+			transformed("groupingToMatrix", map[string]any{
+				"columnField": "held", "rowField": "Time", "valueField": "holder", "emptyValue": "null",
+			}),
+		},
+		fields: []dashboard.DashboardFieldConfigSourceOverrides{{
+			Matcher:    dashboard.MatcherConfig{Id: "byRegexp", Options: "/.*/"},
+			Properties: []dashboard.DynamicConfigValue{{Id: "mappings", Value: holderColors()}},
+		}},
+	}
+}
+
+// holderColors give holders colors by the first letter of the claim and by whether its last digit
+// is odd, so that those which follow each other on a device mostly differ.
+func holderColors() []map[string]any {
+	free := map[string]any{"color": "transparent", "index": 0}
+	out := []map[string]any{{"type": "value", "options": map[string]any{"free": free}}}
+	color := func(pattern, color string) {
+		out = append(out, map[string]any{"type": "regex", "options": map[string]any{
+			"pattern": "/" + pattern + "/", "result": map[string]any{"color": color, "index": len(out)},
+		}})
+	}
+	color(`^[0-9]+ holders$`, grey)
+	for _, of := range [][3]string{
+		{"a-h", blue, "dark-blue"}, {"i-p", green, "dark-green"}, {"q-z0-9", purple, "dark-purple"},
+	} {
+		color(`^[^/]*/[`+of[0]+`].*[13579][^0-9]*$`, of[2])
+		color(`^[^/]*/[`+of[0]+`]`, of[1])
+	}
+	return out
 }
