@@ -27,10 +27,8 @@ func (d *deviceSeries) findMeter(key seriesKey) *meter {
 	return nil
 }
 
-func (d *deviceSeries) meter(key seriesKey) *meter {
-	if m := d.findMeter(key); m != nil {
-		return m
-	}
+// addMeter creates the meter of a series that has none.
+func (d *deviceSeries) addMeter(key seriesKey) *meter {
 	m := newMeter(key, d.catalogue)
 	if m.spec.Sharing == driver.Additive && !m.counts {
 		m.gauge = d.gauges

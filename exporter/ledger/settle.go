@@ -23,7 +23,7 @@ func (d *deviceBook) observe(now time.Time) {
 		m := d.findMeter(key)
 		if m == nil {
 			before := d.readBefore(&r, now)
-			if m = d.meter(key); !before.IsZero() {
+			if m = d.addMeter(key); !before.IsZero() {
 				m.beginAt(before, r.Origin)
 			}
 		}
