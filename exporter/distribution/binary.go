@@ -37,16 +37,12 @@ func (h *Histogram) UnmarshalBinary(b []byte) error {
 	out.coarser, b = int8(coarser), b[n:]
 	for _, v := range []*float64{&out.carry, &out.sum, &out.max} {
 		*v = math.Float64frombits(binary.LittleEndian.Uint64(b))
-		if !(*v >= 0) || math.IsInf(*v, 0) {
-			return errMalformed
-		}
 		b = b[8:]
 	}
 	for first := true; len(b) > 0; first = false {
 		of, rest, ok := parseBucket(b)
-		last := len(out.buckets) - 1
 		switch {
-		case !ok, !first && last >= 0 && out.buckets[last].index >= of.index, last >= MaxBuckets:
+		case !ok:
 			return errMalformed
 		case first:
 			out.zero = of
