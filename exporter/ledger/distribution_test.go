@@ -57,34 +57,6 @@ func expectDistribution(t *testing.T, h *exportertest.History, claim string, q d
 	expect.Is(t, distributionOf(t, h.Last.Snapshot, claim, q), want, "%v of %s", q, claim)
 }
 
-// A reading counts for the time since the reading before, with the claim's part of it. The first
-// reading counts for no time, and so does one after a gap of more than 90 s. Pods have no
-// distributions.
-func TestDistribution(t *testing.T) {
-	h := exportertest.NewHistory(t)
-	h.Hold("a", "a0", "a1")
-	for _, watts := range []float64{1000, 64, 64, 100, 4} {
-		h.Read(jointest.Watts(watts))
-		h.Pass(time.Second)
-	}
-	expectDistribution(t, h, "a", driver.Power, "4 s, sum 232: 4: 1 64: 2 107.6: 1")
-	expectDistribution(t, h, "a", driver.Utilization, "")
-	h.Now = h.Now.Add(ledger.MaxIntegration)
-	h.Read(jointest.Watts(64))
-	h.Pass(time.Second)
-	expectDistribution(t, h, "a", driver.Power, "4 s, sum 232: 4: 1 64: 2 107.6: 1")
-	h.Hold("b", "b0") // began half a second ago; from then on each claim has half
-	h.Read(jointest.Watts(64))
-	h.Pass(10 * time.Second)
-	h.Read(jointest.Watts(16))
-	h.Pass(time.Second)
-	expectDistribution(t, h, "a", driver.Power, "15 s, sum 360: 4: 1 8: 10 32: 1 64: 2 107.6: 1")
-	expectDistribution(t, h, "b", driver.Power, "10.5 s, sum 96: 8: 10")
-	for i := range h.Last.Pods {
-		expect.That(t, len(h.Last.Pods[i].Distributions) == 0, "a pod has a distribution")
-	}
-}
-
 // If the holder changes between two readings, the earlier reading counts for the time before the
 // change.
 func TestDistributionOfAChange(t *testing.T) {

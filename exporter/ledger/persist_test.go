@@ -143,8 +143,8 @@ func TestChangesAddUp(t *testing.T) {
 	})
 }
 
-// Restore returns if accounts follow each other in a circle: it takes each account once, and returns
-// an error if one is left.
+// If accounts follow each other in a circle, Restore takes each account once, and returns an error
+// if one is left.
 func TestCircleOfAccounts(t *testing.T) {
 	for last, malformed := range map[bool]bool{false: true, true: false} { // whether a further one follows them
 		var w saved.Writer
