@@ -22,7 +22,6 @@ import (
 // steppedSampler is a sampler whose source answers once, and hangs then, as its kubelet and procfs
 // do.
 func steppedSampler(t *testing.T, clock *testclock.Clock) *Sampler {
-	t.Helper()
 	hang := make(chan struct{})
 	t.Cleanup(func() { close(hang) })
 	asked, sampled, looked := 0, 0, 0

@@ -3,7 +3,6 @@ package exporter
 import (
 	"log/slog"
 	"strings"
-	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
@@ -70,7 +69,7 @@ func (f *FlightRecorder) Record(s *book.Snapshot) {
 	for _, i := range news.Changed {
 		f.keep(IncidentDocument, i.ID, i)
 	}
-	f.metrics.OpenIncidents(openByKind(f.Incidents()))
+	f.metrics.openIncidents(f.Incidents())
 	f.metrics.Receipts(len(news.Receipts))
 	for _, r := range news.Receipts {
 		f.logReceipt(r)
@@ -114,18 +113,4 @@ func (f *FlightRecorder) logReceipt(r *recorder.Receipt) {
 		args = append(args, name, t.ConsumedQuantity, name+"_bound", *t.ErrorBound)
 	}
 	f.log.Info("receipt", args...)
-}
-
-// openByKind returns the onsets of the open incidents, by kind.
-func openByKind(all []*recorder.Incident) map[string][]time.Time {
-	out := map[string][]time.Time{}
-	for _, kind := range recorder.Kinds() {
-		out[string(kind)] = nil
-	}
-	for _, i := range all {
-		if i.Open() {
-			out[string(i.Kind)] = append(out[string(i.Kind)], i.Onset)
-		}
-	}
-	return out
 }

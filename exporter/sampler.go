@@ -244,7 +244,7 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	result.Topology = s.topology.update(result.View.Allocations, result.Devices, now)
 	snapshot := s.Ledger.Advance(result, now)
 	s.Metrics.Reject(snapshot.Rejected...)
-	s.Metrics.Corrected(snapshot.Corrections)
+	s.Metrics.corrections.Add(float64(snapshot.Corrections))
 	if n := snapshot.Forgotten; n > 0 {
 		s.Metrics.Reject(driver.Rejection{Input: "history", Reason: driver.ReasonTooMany, Count: n})
 	}
@@ -262,7 +262,7 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	s.latest.Store(latest)
 	s.progress.finish(now)
 	ended := s.Now()
-	s.Metrics.LongestTick(s.ticks.add(ended.Sub(begun), ended))
+	s.Metrics.tick.Set(s.ticks.add(ended.Sub(begun), ended).Seconds())
 	return view.Retry
 }
 

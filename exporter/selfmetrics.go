@@ -1,10 +1,8 @@
 package exporter
 
 import (
-	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,10 +12,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
@@ -35,12 +33,13 @@ type SelfMetrics struct {
 	idle, idleNetwork     prometheus.Gauge
 	incidents, events     *prometheus.CounterVec
 	open, onset           *prometheus.GaugeVec // of incidents
-	receipts, lines       *prometheus.CounterVec
-	corrections           *prometheus.CounterVec
+	receipts              *prometheus.CounterVec
+	lines, corrections    prometheus.Counter
 	tick                  prometheus.Gauge
 	stateBytes, stateLate *prometheus.CounterVec
 
-	log *slog.Logger
+	log      *slog.Logger
+	families []exposition.Family
 
 	shown atomic.Pointer[map[string]driver.Reason] // see States
 
@@ -60,14 +59,12 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 		totals: map[string]driver.Rejections{},
 		logged: map[driver.Rejection]bool{},
 	}
-	r := maker{promauto.With(registry)}
+	r := maker{promauto.With(registry), &m.families}
 	m.makeSourceMetrics(r)
 	m.makeJoinMetrics(r)
 	m.makeRecorderMetrics(r)
 	m.makeProcessMetrics(r)
 	m.makeStateMetrics(r)
-	m.LogDropped(0)
-	m.Corrected(0)
 	r.gauges("dra_exporter_node_info", "The node that the exporter runs on.", "node").WithLabelValues(node).Set(1)
 	// Nothing reads go_memstats_*, which would be a series in fifty.
 	registry.MustRegister(versioncollector.NewCollector("dra_exporter"),
@@ -76,19 +73,27 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 	return m
 }
 
-// maker makes and registers metrics.
-type maker struct{ promauto.Factory }
+// maker makes, registers and describes metrics.
+type maker struct {
+	promauto.Factory
+	families *[]exposition.Family
+}
+
+func (r maker) describe(f exposition.Family) {
+	if strings.Contains(f.Name, "_seconds") {
+		f.Unit = "seconds"
+	}
+	*r.families = append(*r.families, f)
+}
 
 func (r maker) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	r.describe(exposition.Family{Name: name, Help: help, Labels: labels})
 	return r.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 }
 
 func (r maker) counters(name, help string, labels ...string) *prometheus.CounterVec {
+	r.describe(exposition.Family{Name: name, Help: help, Labels: labels, Type: driver.Counter})
 	return r.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-}
-
-func (r maker) gauge(name, help string) prometheus.Gauge {
-	return r.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 }
 
 // makeSourceMetrics makes the metrics of sources and of rejected input.
@@ -98,13 +103,17 @@ func (m *SelfMetrics) makeSourceMetrics(r maker) {
 		"Readings of the source that failed, by reason.", "source", "reason")
 	m.success = r.gauges("dra_exporter_source_last_success_timestamp_seconds",
 		"Unix time of the last successful reading of the source.", "source")
-	m.duration = r.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "dra_exporter_source_duration_seconds",
+	duration := exposition.Family{
+		Name: "dra_exporter_source_duration_seconds", Labels: []string{"source"}, Histogram: true, Summed: true,
 		Help: "How long a reading of the source took. A native histogram in protobuf; in text its sum and count, and with " +
 			"--histograms=classic the buckets.",
+	}
+	r.describe(duration)
+	m.duration = r.NewHistogramVec(prometheus.HistogramOpts{
+		Name: duration.Name, Help: duration.Help,
 		Buckets:                     []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
 		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 64,
-	}, []string{"source"})
+	}, duration.Labels)
 	m.rejected = r.counters("dra_exporter_input_rejected_total",
 		"Rows, objects and readings of an input that could not be used, and requests and connections that were refused or "+
 			"closed early, by reason. The input of readings is SOURCE/QUANTITY.", "input", "reason")
@@ -126,10 +135,10 @@ func (m *SelfMetrics) makeJoinMetrics(r maker) {
 	m.unresolved = r.gauges("dra_exporter_unresolved_pods",
 		"Pods with claims for which it is unknown what they hold, by reason: claim_name_unknown, claim_unknown, or "+
 			"request_unknown (they count as holders of the whole claim).", "reason")
-	m.idle = r.gauge("dra_exporter_idle_threshold_ratio",
-		"The utilization, 0 to 1, up to which a device is idle (--idle.threshold).")
-	m.idleNetwork = r.gauge("dra_exporter_idle_network_threshold_bytes_per_second",
-		"The traffic up to which a network device is idle (--idle.network-threshold).")
+	m.idle = r.gauges("dra_exporter_idle_threshold_ratio",
+		"The utilization, 0 to 1, up to which a device is idle (--idle.threshold).").WithLabelValues()
+	m.idleNetwork = r.gauges("dra_exporter_idle_network_threshold_bytes_per_second",
+		"The traffic up to which a network device is idle (--idle.network-threshold).").WithLabelValues()
 }
 
 // makeRecorderMetrics makes the metrics of the flight recorder.
@@ -154,12 +163,12 @@ func (m *SelfMetrics) makeRecorderMetrics(r maker) {
 // makeProcessMetrics makes the metrics of the log, of ticks and of late corrections.
 func (m *SelfMetrics) makeProcessMetrics(r maker) {
 	m.lines = r.counters("dra_exporter_log_lines_dropped_total",
-		"Log lines that were dropped because the reader of the log was too slow.")
-	m.tick = r.gauge("dra_exporter_longest_tick_seconds",
-		"Duration of the longest tick of the last ten minutes, from the start of its readings to its snapshot.")
+		"Log lines that were dropped because the reader of the log was too slow.").WithLabelValues()
+	m.tick = r.gauges("dra_exporter_longest_tick_seconds", "Duration of the longest tick of the last ten minutes, from "+
+		"the start of its readings to its snapshot.").WithLabelValues()
 	m.corrections = r.counters("dra_exporter_late_corrections_total",
 		"Holding periods whose start or end became known only after the readings of that time were charged. The correction "+
-			"applies only from the last charged reading on.")
+			"applies only from the last charged reading on.").WithLabelValues()
 }
 
 // makeStateMetrics makes the metrics of the state folder.
@@ -351,16 +360,22 @@ func (m *SelfMetrics) Incident(kind string, count int) {
 	m.incidents.WithLabelValues(kind).Add(float64(count))
 }
 
-// OpenIncidents sets the onsets of the open incidents, for each kind.
-func (m *SelfMetrics) OpenIncidents(byKind map[string][]time.Time) {
-	for kind, onsets := range byKind {
-		if len(onsets) == 0 {
-			m.open.DeleteLabelValues(kind)
-			m.onset.DeleteLabelValues(kind)
+// openIncidents sets the number and the latest onset of the open incidents by kind.
+func (m *SelfMetrics) openIncidents(all []*recorder.Incident) {
+	for _, kind := range recorder.Kinds() {
+		open, onset := 0, time.Time{}
+		for _, i := range all {
+			if i.Kind == kind && i.Open() {
+				open, onset = open+1, driver.Later(onset, i.Onset)
+			}
+		}
+		if open == 0 {
+			m.open.DeleteLabelValues(string(kind))
+			m.onset.DeleteLabelValues(string(kind))
 			continue
 		}
-		m.open.WithLabelValues(kind).Set(float64(len(onsets)))
-		m.onset.WithLabelValues(kind).Set(float64(slices.MaxFunc(onsets, time.Time.Compare).UnixMilli()) / 1e3)
+		m.open.WithLabelValues(string(kind)).Set(float64(open))
+		m.onset.WithLabelValues(string(kind)).Set(float64(onset.UnixMilli()) / 1e3)
 	}
 }
 
@@ -393,21 +408,13 @@ func (m *SelfMetrics) EventSent(err error) {
 	}
 }
 
-// Corrected counts holds whose start or end became known too late.
-func (m *SelfMetrics) Corrected(holds int) { m.corrections.WithLabelValues().Add(float64(holds)) }
-
-// LongestTick sets the duration of the longest recent tick.
-func (m *SelfMetrics) LongestTick(took time.Duration) { m.tick.Set(took.Seconds()) }
-
 // Receipts counts receipts. With 0, it makes the counter visible.
 func (m *SelfMetrics) Receipts(count int) { m.receipts.WithLabelValues().Add(float64(count)) }
 
-// LogDropped counts dropped lines of the log. With 0, it makes the counter visible.
+// LogDropped counts dropped lines of the log.
 func (m *SelfMetrics) LogDropped(lines int) {
-	m.lines.WithLabelValues().Add(float64(lines))
-	if lines > 0 {
-		m.log.Warn("lines of the log were dropped: its reader is too slow", "lines", lines)
-	}
+	m.lines.Add(float64(lines))
+	m.log.Warn("lines of the log were dropped: its reader is too slow", "lines", lines)
 }
 
 func setEach(gauges *prometheus.GaugeVec, values map[string]int) {
@@ -416,46 +423,14 @@ func setEach(gauges *prometheus.GaugeVec, values map[string]int) {
 	}
 }
 
-// SelfFamilies returns the metric families of [SelfMetrics]. It records an observation of each
-// kind, and gathers.
-func SelfFamilies() ([]exposition.Family, error) {
-	registry := prometheus.NewRegistry()
-	m := NewSelfMetrics(registry, "node", slog.New(slog.DiscardHandler))
-	m.LogDropped(0)
-	m.Observe("source", time.Millisecond, nil, time.Unix(0, 0))
-	m.Observe("source", time.Millisecond, driver.Hung("sample"), time.Unix(0, 0))
-	m.Reject(driver.Rejection{Input: "input", Reason: driver.ReasonOther, Count: 1})
-	m.Conflicts(map[string]int{"kind": 0})
-	m.Contradicted(make([]holders.Conflict, 1))
-	m.UnresolvedPods(map[string]int{"reason": 0})
-	m.Incident("kind", 0)
-	m.OpenIncidents(map[string][]time.Time{"kind": {time.Unix(0, 0)}})
-	m.Event("result", 0)
-	m.Receipts(0)
-	m.StateWritten(0)
-	gathered, err := registry.Gather()
-	if err != nil {
-		return nil, fmt.Errorf("describe own metrics: %w", err)
-	}
-	var out []exposition.Family
-	for _, g := range gathered {
-		if !strings.HasPrefix(g.GetName(), "dra_") {
-			continue
-		}
-		f := exposition.Family{
-			Name: g.GetName(), Help: g.GetHelp(),
-			Histogram: g.GetType() == dto.MetricType_HISTOGRAM, Summed: true,
-		}
-		if g.GetType() == dto.MetricType_COUNTER {
-			f.Type = driver.Counter
-		}
-		if strings.Contains(f.Name, "_seconds") {
-			f.Unit = "seconds"
-		}
-		for _, l := range g.GetMetric()[0].GetLabel() {
-			f.Labels = append(f.Labels, l.GetName())
-		}
-		out = append(out, f)
-	}
-	return out, nil
+// SelfFamilies returns the metric families of [SelfMetrics].
+func SelfFamilies() []exposition.Family {
+	m := NewSelfMetrics(prometheus.NewRegistry(), "node", slog.New(slog.DiscardHandler))
+	return append(m.families, exposition.Family{
+		Name: "dra_exporter_build_info", Labels: []string{
+			"branch", "goarch", "goos", "goversion", "revision", "tags", "version",
+		},
+		Help: "A metric with a constant '1' value labeled by version, revision, branch, goversion from which dra_exporter " +
+			"was built, and the goos and goarch for the build.",
+	})
 }

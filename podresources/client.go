@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -19,7 +20,9 @@ import (
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -126,39 +129,25 @@ func (c *Client) List(ctx context.Context) (*v1.ListPodResourcesResponse, error)
 	return got.response, nil
 }
 
-// classify wraps a gRPC error with the corresponding error of this package.
+// classify wraps a gRPC error with the corresponding error of this package. Some differ only by
+// message: the kubelet's rate limit (k8s.io/kubernetes pkg/kubelet/apis/grpc/ratelimit.go)
+// and gRPC's own limits (google.golang.org/grpc rpc_util.go).
 func classify(err error) error {
-	var class error
-	switch s := status.Convert(err); s.Code() {
-	case codes.ResourceExhausted:
-		class = classifyExhausted(s.Message())
-	case codes.Unavailable:
-		class = ErrUnavailable
-	case codes.DeadlineExceeded:
-		class = ErrDeadline
-	case codes.Canceled:
-		class = ErrCanceled
-	case codes.Unimplemented:
-		class = ErrUnimplemented
+	s := status.Convert(err)
+	class := map[codes.Code]error{
+		codes.Unavailable: ErrUnavailable, codes.DeadlineExceeded: ErrDeadline, codes.Canceled: ErrCanceled,
+		codes.Unimplemented: ErrUnimplemented,
+	}[s.Code()]
+	switch exhausted := s.Code() == codes.ResourceExhausted; {
+	case exhausted && strings.Contains(s.Message(), "rate limit"):
+		class = ErrRateLimited
+	case exhausted && strings.Contains(s.Message(), "larger than max"):
+		class = ErrTooLarge
 	}
 	if class == nil {
 		return err
 	}
 	return fmt.Errorf("%w: %w", class, err)
-}
-
-// classifyExhausted distinguishes errors that have the same gRPC code and differ only by message:
-// the kubelet's rate limit (k8s.io/kubernetes pkg/kubelet/apis/grpc/ratelimit.go) and gRPC's own
-// limits (google.golang.org/grpc rpc_util.go).
-func classifyExhausted(message string) error {
-	switch {
-	case strings.Contains(message, "rate limit"):
-		return ErrRateLimited
-	case strings.Contains(message, "larger than max"):
-		return ErrTooLarge
-	default:
-		return nil
-	}
 }
 
 // answer is a received answer, or the error of its decoding.
@@ -186,4 +175,141 @@ func (answerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	a.response, a.err = a.decoder.Decode(data)
 	return nil
+}
+
+const (
+	// maxPodEvent bounds an event, in bytes: etcd takes objects of 1.5 MiB.
+	maxPodEvent = 8 << 20
+	// MaxPods bounds the pods of a node.
+	MaxPods = 1 << 13
+	// resync is the duration of a watch, after which a new one starts: the kubelet drops events for
+	// which it has no room (k8s.io/kubernetes pkg/kubelet/apis/pods/server.go, Broadcast).
+	resync = 10 * time.Minute
+)
+
+// PodsClient follows the node's pods through the kubelet's Pods API (KEP-4188; Kubernetes 1.37),
+// without the API server.
+type PodsClient struct {
+	conn      *grpc.ClientConn
+	selection Selection
+	now       func() time.Time
+}
+
+// NewPodsClient returns a client of the service on that unix socket. It does not connect before the
+// first call.
+func NewPodsClient(socket string, selection Selection, now func() time.Time) (*PodsClient, error) {
+	conn, err := connect(socket, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPodEvent)))
+	if err != nil {
+		return nil, err
+	}
+	return &PodsClient{conn: conn, selection: selection, now: now}, nil
+}
+
+// Close ends the connection and all calls.
+func (c *PodsClient) Close() error { return c.conn.Close() }
+
+// PodSink receives the pods of the node and their changes. Its methods are called one after the
+// other.
+type PodSink interface {
+	// PodsListed receives a complete list of the pods, which was requested at the given time. local
+	// means that it is the kubelet's own list, which may be incomplete.
+	PodsListed(pods []PodFacts, local bool, asked time.Time)
+	// PodChanged receives the new state of a pod, at the time at which the event arrived.
+	PodChanged(pod PodFacts, at time.Time)
+	// PodDeleted receives a deleted pod.
+	PodDeleted(uid string, at time.Time)
+}
+
+// Follow gives the sink the pods and their changes until ctx ends or the kubelet ends the watch;
+// the error is the reason. nil means that a new watch is due. synced is called when the sink has
+// all pods.
+func (c *PodsClient) Follow(ctx context.Context, sink PodSink, synced func()) error {
+	ctx, cancel := context.WithTimeout(ctx, resync)
+	defer cancel()
+	asked := c.now()
+	stream, err := podsv1alpha1.NewPodsClient(c.conn).WatchPods(ctx, &podsv1alpha1.WatchPodsRequest{})
+	if err != nil {
+		return podsError(err)
+	}
+	listing, listed := true, []PodFacts(nil)
+	for {
+		event, err := stream.Recv()
+		if err != nil {
+			if !listing && ctx.Err() != nil {
+				return nil
+			}
+			return podsError(err)
+		}
+		if event.GetType() == podsv1alpha1.EventType_INITIAL_SYNC_COMPLETE {
+			sink.PodsListed(listed, true, asked)
+			listing, listed = false, nil
+			synced()
+			continue
+		}
+		var pod corev1.Pod
+		if pod.Unmarshal(event.GetPod()) != nil {
+			continue // only that pod is affected
+		}
+		_, facts, ok := NewPodFacts(&pod, &c.selection)
+		facts.Local = true
+		switch {
+		case !ok:
+		case listing:
+			if len(listed) < MaxPods {
+				listed = append(listed, facts)
+			}
+		case event.GetType() == podsv1alpha1.EventType_DELETED:
+			sink.PodDeleted(facts.UID, c.now())
+		default:
+			sink.PodChanged(facts, c.now())
+		}
+	}
+}
+
+func podsError(err error) error {
+	return fmt.Errorf("watch the kubelet's pods: %w", classify(err))
+}
+
+// Bounds of what device plugins offer.
+const (
+	maxAllocatable    = 4 << 20 // bytes of an answer; a plugin can list an ID for each MiB of memory
+	maxAllocatableIDs = 4 << 10
+)
+
+// Allocatable requests the healthy devices that the node's device plugins offer, held or not, as
+// the kubelet lists them. A device has the ID of its allocations in [Parse]: the name of the
+// resource, and the plugin's ID. Devices of claims are never among them. They are sorted. A kubelet
+// without this request causes [ErrUnimplemented].
+func (c *Client) Allocatable(ctx context.Context) ([]driver.ID, driver.Rejections, error) {
+	answer := &v1.AllocatableResourcesResponse{}
+	if err := c.conn.Invoke(ctx, v1.PodResourcesLister_GetAllocatableResources_FullMethodName,
+		&v1.AllocatableResourcesRequest{}, answer, grpc.MaxCallRecvMsgSize(maxAllocatable)); err != nil {
+		return nil, nil, fmt.Errorf("get allocatable resources: %w", classify(err))
+	}
+	ids, rejected := ParseAllocatable(answer)
+	return ids, rejected, nil
+}
+
+// ParseAllocatable returns the devices in an answer, each once: the kubelet lists a device once for
+// each part of its topology. What is not usable is left out and counted by reason.
+func ParseAllocatable(answer *v1.AllocatableResourcesResponse) ([]driver.ID, driver.Rejections) {
+	var ids []driver.ID
+	rejected := driver.Rejections{}
+	for _, d := range answer.GetDevices() {
+		if reason := checkName(d.GetResourceName(), maxResource, driver.ReasonMissingResource); reason != "" {
+			rejected[reason]++
+			continue
+		}
+		for _, id := range d.GetDeviceIds() {
+			if reason := checkName(id, maxName, driver.ReasonMissingDevice); reason != "" {
+				rejected[reason]++
+				continue
+			}
+			ids = append(ids, driver.ID{Driver: d.ResourceName, Device: id})
+		}
+	}
+	slices.SortFunc(ids, driver.ID.Compare)
+	ids = slices.Compact(ids)
+	rejected.Add(driver.ReasonTooManyIDs, max(0, len(ids)-maxAllocatableIDs))
+	return slices.Clip(ids[:min(len(ids), maxAllocatableIDs)]), rejected
 }

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
@@ -167,13 +170,6 @@ func TestClientFindsARestartedKubelet(t *testing.T) {
 	}
 }
 
-func TestClientBeforeTheKubelet(t *testing.T) {
-	c := must.Get(NewClient(filepath.Join(t.TempDir(), "none.sock"), Bounds{}))(t)
-	_, err := list(t, c, waitLimit)
-	expect.That(t, errors.Is(err, ErrUnavailable), "no socket: %v", err)
-	expect.OK(t, c.Close())
-}
-
 // A kubelet that has restarted on the same socket is another instance as soon as its socket exists.
 // A kubelet that keeps running is the same instance, even if it does not answer.
 func TestClientTellsKubeletsApart(t *testing.T) {
@@ -195,4 +191,178 @@ func TestClientTellsKubeletsApart(t *testing.T) {
 	must.Do(t, k.Restart(t.Context(), tick, 0))
 	second := c.Instance()
 	expect.That(t, second != first && second != "", "after a restart the kubelet is %q, and was %q", second, first)
+}
+
+func TestParseAllocatable(t *testing.T) {
+	t.Parallel()
+	const gpu = "nvidia.com/gpu"
+	id := func(resource, name string) driver.ID { return driver.ID{Driver: resource, Device: name} }
+	var many []string
+	for i := range 5000 {
+		many = append(many, fmt.Sprintf("%04d", i))
+	}
+	for name, tc := range map[string]struct {
+		devices  []*v1.ContainerDevices
+		want     []driver.ID
+		number   int
+		rejected driver.Rejections
+	}{
+		"nothing": {},
+		"a device once for each part of its topology, and two resources": {
+			devices: []*v1.ContainerDevices{
+				{ResourceName: gpu, DeviceIds: []string{"GPU-b", "GPU-a"}},
+				{ResourceName: gpu, DeviceIds: []string{"GPU-a"}},
+				{ResourceName: "amd.com/gpu", DeviceIds: []string{"0000:03:00.0"}},
+			},
+			want: []driver.ID{id("amd.com/gpu", "0000:03:00.0"), id(gpu, "GPU-a"), id(gpu, "GPU-b")},
+		},
+		"what is not usable": {
+			devices: []*v1.ContainerDevices{
+				{DeviceIds: []string{"x"}},
+				nil,
+				{ResourceName: gpu, DeviceIds: []string{"", "\xff", strings.Repeat("x", 300), "y"}},
+			},
+			want: []driver.ID{id(gpu, "y")},
+			rejected: driver.Rejections{
+				driver.ReasonMissingResource: 2, driver.ReasonMissingDevice: 1, driver.ReasonInvalidUTF8: 1,
+				driver.ReasonTooLong: 1,
+			},
+		},
+		"too many": {
+			devices: []*v1.ContainerDevices{{ResourceName: gpu, DeviceIds: many}},
+			number:  4096, rejected: driver.Rejections{driver.ReasonTooManyIDs: 904},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, rejected := ParseAllocatable(&v1.AllocatableResourcesResponse{Devices: tc.devices})
+			if tc.number == 0 {
+				expect.Equal(t, "", tc.want, got, cmpopts.EquateEmpty())
+			} else if len(got) != tc.number {
+				t.Errorf("%d devices, want %d", len(got), tc.number)
+			}
+			expect.Equal(t, "rejected", tc.rejected, rejected, cmpopts.EquateEmpty())
+		})
+	}
+}
+
+// A kubelet lists what plugins offer at the time of the request. One that does not serve the
+// request is no other failure.
+func TestClientAllocatable(t *testing.T) {
+	k, c := dial(t)
+	if _, _, err := c.Allocatable(t.Context()); !errors.Is(err, ErrUnimplemented) {
+		t.Errorf("an old kubelet: %v, want %v", err, ErrUnimplemented)
+	}
+	for _, ids := range [][]string{{"GPU-1", "GPU-2"}, {"GPU-2"}, nil} {
+		k.Offer("nvidia.com/gpu", ids...)
+		got, rejected, err := c.Allocatable(t.Context())
+		expect.That(t, err == nil && len(rejected) == 0 && len(got) == len(ids),
+			"offered %v, got %v, %v, %v", ids, got, rejected, err)
+	}
+	k.Stop()
+	if _, _, err := c.Allocatable(t.Context()); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("a kubelet that has stopped: %v, want %v", err, ErrUnavailable)
+	}
+}
+
+var limiterStart = time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+
+// TestLimiterRate: no second has more than three calls, no matter how long they take and how they
+// end. A call may arrive at any time between its start and its end.
+func TestLimiterRate(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var l Limiter
+		now := limiterStart
+		var ends, begins []time.Time
+		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 400).Draw(t, "pause")) * time.Millisecond)
+			expected := rapid.Bool().Draw(t, "expected")
+			next := l.Next(expected)
+			if allowed := l.Allow(now, expected); allowed == now.Before(next) {
+				t.Fatalf("allowed %v at %v, next was %v", allowed, now, next)
+			} else if !allowed {
+				continue
+			}
+			begins = append(begins, now)
+			now = now.Add(time.Duration(rapid.IntRange(0, 1500).Draw(t, "duration")) * time.Millisecond)
+			ends = append(ends, now)
+			l.Done(now, rapid.SampledFrom([]error{nil, nil, ErrUnavailable, ErrDeadline, ErrTooLarge}).Draw(t, "error"))
+		}
+		for i := 3; i < len(begins); i++ {
+			if begins[i].Sub(ends[i-3]) < time.Second {
+				t.Fatalf("four calls in less than a second: %v", begins[i-3:i+1])
+			}
+		}
+	})
+}
+
+// A call with an expected change starts a third of a second after the previous call of this kind,
+// and immediately after a call of the other kind. Other calls start two thirds of a second after
+// the previous call.
+func TestLimiterIsNotTighter(t *testing.T) {
+	var l Limiter
+	now := limiterStart
+	for i, step := range []struct {
+		after    time.Duration
+		expected bool
+		want     bool
+	}{
+		{0, false, true},
+		{0, true, true},
+		{expectedPause - 1, true, false},
+		{1, true, true},
+		{expectedPause, true, false},
+		{callWindow - 2*expectedPause, true, true},
+		{otherPause - 1, false, false},
+		{1, false, true},
+	} {
+		now = now.Add(step.after)
+		next := l.Next(step.expected)
+		if got := l.Allow(now, step.expected); got != step.want {
+			t.Errorf("call %d at %v: %v, want %v; next was %v", i+1, now.Sub(limiterStart), got, step.want, next)
+		}
+	}
+}
+
+func TestLimiterBackoff(t *testing.T) {
+	seconds := func(s ...float64) []time.Duration {
+		var delays []time.Duration
+		for _, s := range s {
+			delays = append(delays, time.Duration(s*float64(time.Second)))
+		}
+		return delays
+	}
+	for name, tt := range map[string]struct {
+		err  error
+		want []time.Duration
+	}{
+		"rate limited": {ErrRateLimited, seconds(1, 2, 4, 5, 5)},
+		"too large":    {fmt.Errorf("list: %w", ErrTooLarge), seconds(1, 2, 4, 8, 16, 30, 30)},
+		"unavailable":  {ErrUnavailable, seconds(0, .5, .5, .5)},
+		"deadline":     {ErrDeadline, seconds(0, 1, 2, 4, 5, 5)},
+		"other":        {errors.New("other"), seconds(0, 1, 2, 4, 5, 5)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, jitter := range []float64{0, 0.999} {
+				l := Limiter{Jitter: func() float64 { return jitter }}
+				now := limiterStart
+				for i, want := range tt.want {
+					must.That(t, l.Allow(now, false), "call %d is not allowed", i+1)
+					l.Done(now, tt.err)
+					got := l.notUntil.Sub(now)
+					expect.That(t, got <= want && got >= want*3/4,
+						"after failure %d: %v, want %v less a quarter at most", i+1, got, want)
+					now = now.Add(time.Minute)
+				}
+				for range 1000 {
+					l.Done(now, tt.err)
+				}
+				if got, bound := l.notUntil.Sub(now), tt.want[len(tt.want)-1]; got <= 0 || got > bound {
+					t.Errorf("after many failures: %v, want %v at most", got, bound)
+				}
+				l.Done(now, nil)
+				expect.That(t, !l.Next(true).After(now.Add(time.Second)), "a success does not end the delay")
+			}
+		})
+	}
 }

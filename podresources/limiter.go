@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // Bounds of the calls to the kubelet. All clients of the socket share the kubelet's own limit of
@@ -31,10 +33,9 @@ type Limiter struct {
 	// Jitter returns a number in [0, 1) that spreads the delays of many nodes; nil: none.
 	Jitter func() float64
 
-	last     [maxCalls]time.Time // the times of the last calls; the oldest is at next
-	next     int
-	expected time.Time // of the last call that was expected to show a change
-	failed   bool      // the last call failed
+	calls    [maxCalls]time.Time // the times of the last calls, oldest first
+	expected time.Time           // of the last call that was expected to show a change
+	failed   bool                // the last call failed
 	delays   backoff.ExponentialBackOff
 	notUntil time.Time
 }
@@ -42,31 +43,20 @@ type Limiter struct {
 // Next returns the earliest time at which a call is allowed; expected means that the call is
 // expected to show a change. The time may be in the past.
 func (l *Limiter) Next(expected bool) time.Time {
-	next := l.notUntil
-	after := func(call time.Time, pause time.Duration) {
-		if !call.IsZero() && call.Add(pause).After(next) {
-			next = call.Add(pause)
-		}
-	}
-	after(l.last[l.next], callWindow)
+	next := driver.Later(l.notUntil, l.calls[0].Add(callWindow))
 	if expected {
-		after(l.expected, expectedPause)
-	} else {
-		after(*l.newest(), otherPause)
+		return driver.Later(next, l.expected.Add(expectedPause))
 	}
-	return next
+	return driver.Later(next, l.calls[maxCalls-1].Add(otherPause))
 }
-
-// newest returns the time of the last call.
-func (l *Limiter) newest() *time.Time { return &l.last[(l.next+maxCalls-1)%maxCalls] }
 
 // Allow reports whether a call may begin now, and counts it when it may.
 func (l *Limiter) Allow(now time.Time, expected bool) bool {
 	if now.Before(l.Next(expected)) {
 		return false
 	}
-	l.last[l.next] = now
-	l.next = (l.next + 1) % maxCalls
+	copy(l.calls[:], l.calls[1:])
+	l.calls[maxCalls-1] = now
 	if expected {
 		l.expected = now
 	}
@@ -77,7 +67,7 @@ func (l *Limiter) Allow(now time.Time, expected bool) bool {
 // sees no more than 3 calls in any second however late a call arrives. A failure delays the next
 // call; the first failure of a row does so only if the kubelet said that there were too many calls.
 func (l *Limiter) Done(now time.Time, err error) {
-	*l.newest() = now
+	l.calls[maxCalls-1] = now
 	if err == nil {
 		l.failed, l.notUntil = false, time.Time{}
 		l.delays.Reset()

@@ -102,7 +102,6 @@ type parser struct {
 	rejected    driver.Rejections
 	holders     int // pods of allocations
 	entries     int // of claims, and of resources of device plugins, in containers
-	scratch     []*v1.ClaimResource
 }
 
 func (p *parser) reject(reason driver.Reason) { p.rejected[reason]++ }
@@ -157,8 +156,7 @@ func (p *parser) claim(holder Holder, entry *v1.DynamicResource) {
 		return
 	}
 	p.entries++
-	p.scratch = append(p.scratch[:0], entry.ClaimResources...)
-	rows := sortInPlace(p.scratch, compareRows)
+	rows := sorted(entry.ClaimResources, compareRows)
 	for i, row := range rows {
 		if row.GetDriverName()+row.GetPoolName()+row.GetDeviceName() == "" && len(row.GetCdiDevices()) > 0 {
 			p.classic(holder, claim, row)
@@ -301,17 +299,9 @@ func SortHolders(a *Allocation) {
 	a.Holders = slices.Compact(a.Holders)
 }
 
-// sorted returns the items in order, and does not change the input.
+// sorted returns the items in order, and does not change the input. The order of equal ones stays.
 func sorted[T any](items []T, compare func(a, b T) int) []T {
-	return sortInPlace(slices.Clone(items), compare)
-}
-
-// sortInPlace sorts stably, with little cost if the order is right already.
-func sortInPlace[T any](items []T, compare func(a, b T) int) []T {
-	if !slices.IsSortedFunc(items, compare) {
-		slices.SortStableFunc(items, compare)
-	}
-	return items
+	return slices.SortedStableFunc(slices.Values(items), compare)
 }
 
 func comparePods(a, b *v1.PodResources) int {

@@ -1,7 +1,9 @@
 package podresources
 
 import (
+	"iter"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -219,4 +221,259 @@ func requestsExtended(pod *corev1.Pod) bool {
 		}
 	}
 	return false
+}
+
+// queueOf returns the queue of a pod or its workload, "" if no label names one: Kueue's LocalQueue
+// that admitted it (pkg/controller/constants of kubernetes-sigs/kueue; on each pod since 0.17), the
+// one that Kueue's users name for single pods and templates, Volcano's, or that of the KAI
+// scheduler.
+func queueOf(pod *corev1.Pod) string {
+	for _, label := range [...]string{
+		"kueue.x-k8s.io/local-queue-name", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name", "kai.scheduler/queue",
+	} {
+		if queue := pod.Labels[label]; queue != "" {
+			return queue
+		}
+	}
+	return ""
+}
+
+// workloadOf returns the workload of a pod, as far as the pod itself has it: the highest one that
+// its labels name, else its controller or that controller's owner (the Deployment of a ReplicaSet,
+// the CronJob of a Job). Both results are empty for a pod without a controller, and for a static
+// pod.
+func workloadOf(pod *corev1.Pod) (kind, name string) {
+	for _, known := range knownWorkloads() {
+		name := pod.Labels[known.name]
+		if name == "" {
+			continue
+		}
+		if known.kind != "" {
+			return known.kind, name
+		}
+		if kind := kindOf(pod.Labels[known.kindLabel]); kind != "" {
+			return kind, name
+		}
+	}
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil || owner.Kind == "Node" {
+		return "", ""
+	}
+	switch owner.Kind {
+	case "ReplicaSet":
+		for _, by := range [...]struct{ kind, hashLabel string }{
+			{"Deployment", "pod-template-hash"}, {"Rollout", "rollouts-pod-template-hash"},
+		} {
+			hash := pod.Labels[by.hashLabel]
+			if name, ok := strings.CutSuffix(owner.Name, "-"+hash); ok && hash != "" && name != "" {
+				return by.kind, name
+			}
+		}
+	case "Job":
+		if name := cronJobOf(owner, pod.CreationTimestamp.Time); name != "" {
+			return "CronJob", name
+		}
+	}
+	return owner.Kind, owner.Name
+}
+
+// cronJobOf returns the name of the CronJob of a Job, "" if it has none: the controller names a Job
+// by its CronJob and the scheduled minute, counted since 1970 (getJobName in pkg/controller/cronjob
+// of k8s.io/kubernetes). A number that is not such a minute, at most maxCronDelay before the pod
+// was created, is part of a name that a user chose.
+func cronJobOf(job *metav1.OwnerReference, created time.Time) string {
+	if !strings.HasPrefix(job.APIVersion, "batch/") {
+		return ""
+	}
+	end := strings.LastIndexByte(job.Name, '-')
+	if end <= 0 {
+		return ""
+	}
+	minute, err := strconv.ParseUint(job.Name[end+1:], 10, 32)
+	if err != nil {
+		return ""
+	}
+	late := created.Sub(time.Unix(int64(minute)*60, 0))
+	if late < 0 || late > maxCronDelay {
+		return ""
+	}
+	return job.Name[:end]
+}
+
+// maxCronDelay is the longest time from the scheduled minute of a Job to the creation of a pod:
+// Jobs start late, and replace failed pods.
+const maxCronDelay = 30 * 24 * time.Hour
+
+// known is a label with the name of a workload, and the origin of its kind.
+type known struct{ name, kind, kindLabel string }
+
+// knownWorkloads returns the well-known labels of pods, highest workloads first: KubeRay
+// (ray-operator/controllers/ray/utils), the Kubeflow training operator (pkg/apis/kubeflow.org/v1),
+// JobSet (api/jobset), LeaderWorkerSet (api/leaderworkerset), and Argo Workflows (workflow/common).
+func knownWorkloads() []known {
+	return []known{
+		{name: "ray.io/originated-from-cr-name", kindLabel: "ray.io/originated-from-crd"},
+		{name: "ray.io/cluster", kind: "RayCluster"},
+		{name: "training.kubeflow.org/job-name", kindLabel: "training.kubeflow.org/operator-name"},
+		{name: "jobset.sigs.k8s.io/jobset-name", kind: "JobSet"},
+		{name: "leaderworkerset.sigs.k8s.io/name", kind: "LeaderWorkerSet"},
+		{name: "workflows.argoproj.io/workflow", kind: "Workflow"},
+	}
+}
+
+// kindOf returns the kind for the value of a label, "" for none: KubeRay's values are kinds, the
+// training operator's are names of its controllers.
+func kindOf(value string) string {
+	return map[string]string{
+		"RayJob": "RayJob", "RayService": "RayService", "RayCluster": "RayCluster",
+		"pytorchjob-controller": "PyTorchJob", "tfjob-controller": "TFJob", "mpijob-controller": "MPIJob",
+		"mpi-operator": "MPIJob", "jaxjob-controller": "JAXJob", "xgboostjob-controller": "XGBoostJob",
+		"paddlejob-controller": "PaddleJob",
+	}[value]
+}
+
+// isAlone reports whether nothing says that the pod works together with other pods, or waits for
+// requests: it is of a Job, or a pod without a controller that is not restarted when it has ended
+// as wanted, and neither a label, an annotation nor a variable of its environment has a rank, a
+// number of members or a group.
+func isAlone(pod *corev1.Pod) bool {
+	switch kind, _ := workloadOf(pod); kind {
+	case "Job", "CronJob":
+	case "":
+		if pod.Spec.RestartPolicy != corev1.RestartPolicyNever && pod.Spec.RestartPolicy != corev1.RestartPolicyOnFailure {
+			return false
+		}
+	default: // its pods know each other, serve requests, or this is not known
+		return false
+	}
+	for _, keys := range [2]map[string]string{pod.Labels, pod.Annotations} {
+		for key := range keys {
+			if _, name, ok := strings.Cut(key, "/"); namesMembers(key) || ok && namesMembers(name) {
+				return false
+			}
+		}
+	}
+	for i := range pod.Spec.Containers {
+		for _, env := range pod.Spec.Containers[i].Env {
+			switch env.Name {
+			case "WORLD_SIZE", "NNODES", "NODE_RANK", "MASTER_ADDR", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE":
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// namesMembers reports whether a label or annotation, with or without its domain, is about the
+// members of a group of pods: such as batch.kubernetes.io/job-completion-index,
+// apps.kubernetes.io/pod-index, scheduling.k8s.io/group-name, kueue.x-k8s.io/pod-group-name,
+// training.kubeflow.org/replica-index and pod-group.scheduling.sigs.k8s.io.
+func namesMembers(name string) bool {
+	for _, word := range []string{
+		"rank", "world-size", "world_size", "worldsize", "num-nodes", "nnodes", "pod-group", "podgroup", "group-name",
+		"gang", "replica-index", "replica-type", "completion-index", "pod-index", "worker-index", "job-role",
+		"mpi-job", "ray-node", "minmember", "min-member", "members",
+	} {
+		if strings.Contains(strings.ToLower(name), word) {
+			return true
+		}
+	}
+	return false
+}
+
+// DeviceHealth is one resource of a container's allocatedResourcesStatus.
+type DeviceHealth struct {
+	// Resource is claim:NAME or claim:NAME/REQUEST of a claim, by the pod's own name, or the name
+	// of a device plugin's resource.
+	Resource string
+	// ID is the first CDI name of a claim's device, or DRIVER/POOL/DEVICE where it has none
+	// (k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go, buildResourceHealth), or a device plugin's
+	// ID.
+	ID     string
+	Health driver.HealthStatus
+	// Message is the reason, in the driver's words; empty if it gives none.
+	Message string
+}
+
+// worse reports whether the health is worse than another one.
+func (h *DeviceHealth) worse(than *DeviceHealth) bool { return h.Health > than.Health }
+
+// podHealth returns the health of the devices in the containers' statuses.
+func podHealth(statuses []corev1.ContainerStatus) (out []DeviceHealth) {
+	for i := range statuses {
+		for _, resource := range statuses[i].AllocatedResourcesStatus {
+			for _, r := range resource.Resources {
+				of := DeviceHealth{Resource: string(resource.Name), ID: string(r.ResourceID), Health: healthOf(r.Health)}
+				if r.Message != nil && of.Health != driver.HealthGood {
+					of.Message = driver.OneLine(*r.Message)
+				}
+				if checkName(of.ID, maxCDIName, "missing") == "" {
+					out = append(out, of)
+				}
+			}
+		}
+	}
+	return out
+}
+
+func healthOf(status corev1.ResourceHealthStatus) driver.HealthStatus {
+	switch status {
+	case corev1.ResourceHealthStatusHealthy:
+		return driver.HealthGood
+	case corev1.ResourceHealthStatusUnhealthy:
+		return driver.HealthBad
+	default:
+		return driver.HealthUnknown
+	}
+}
+
+// healthKey is the kubelet's name of a device in the status of a pod. The resource is empty for a
+// claim's device.
+type healthKey struct{ resource, id string }
+
+func (h *DeviceHealth) key() healthKey {
+	if strings.HasPrefix(h.Resource, "claim:") {
+		return healthKey{id: h.ID}
+	}
+	return healthKey{resource: h.Resource, id: h.ID}
+}
+
+func (a Allocation) healthKey() healthKey {
+	switch {
+	case a.ByPlugin():
+		return healthKey{resource: a.Device.Driver, id: a.Device.Device}
+	case len(a.CDI) > 0:
+		return healthKey{id: a.CDI[0]}
+	default:
+		return healthKey{id: a.Device.String()}
+	}
+}
+
+// Health returns the health of the devices of these allocations by the statuses of pods; of
+// several, the worst. An entry whose name fits several devices is ignored, since the kubelet
+// reports only the first of them.
+func Health(reported iter.Seq[DeviceHealth], allocations []Allocation) map[driver.ID]DeviceHealth {
+	said := map[healthKey]DeviceHealth{}
+	for h := range reported {
+		if before := said[h.key()]; h.worse(&before) {
+			said[h.key()] = h
+		}
+	}
+	if len(said) == 0 {
+		return nil
+	}
+	named, out := map[healthKey]driver.ID{}, map[driver.ID]DeviceHealth{}
+	for i := range allocations {
+		key := allocations[i].healthKey()
+		if id, known := named[key]; known && id != allocations[i].Device {
+			delete(said, key)
+		}
+		named[key] = allocations[i].Device
+	}
+	for key, id := range named {
+		if before, h := out[id], said[key]; h.worse(&before) {
+			out[id] = h
+		}
+	}
+	return out
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -23,75 +22,57 @@ const (
 // pkg/kubelet/kuberuntime/helpers.go, BuildPodLogsDirectory). It is not safe for concurrent use.
 type PodLogs struct {
 	path   string
-	reader *driver.Worker[podLogs]
-	latest podLogs
+	reader *driver.Worker[map[Pod]string]
+	uids   map[Pod]string
 	read   time.Time // when the folder was read last; zero: never
-}
-
-// podLogs is the content of the folder.
-type podLogs struct {
-	uids    map[Pod]string
-	folders map[string]bool // folders of all pods
 }
 
 // NewPodLogs returns the reader of the folder at path, usually /var/log/pods. report, which may be
 // nil, is called with the duration so far and the error of each read.
 func NewPodLogs(path string, report func(time.Duration, error)) *PodLogs {
-	return &PodLogs{path: path, reader: driver.NewReader[podLogs]("read pod logs", report)}
+	return &PodLogs{path: path, reader: driver.NewReader[map[Pod]string]("read pod logs", report)}
 }
 
 // UID returns the UID of a pod, "" if it is unknown. If several pods had that name, it is the one
-// whose folder appeared last or, if that was not observed, changed last. The folder is read at most
-// twice a second. While it can't be read, or reading it hangs, the last data stay in use.
+// whose folder changed last: when its last container was made. The folder is read at most twice a
+// second. While it can't be read, or reading it hangs, the last data stay in use.
 func (l *PodLogs) UID(pod Pod, now time.Time) string {
 	if l.read.IsZero() || now.Sub(l.read) >= podLogsInterval {
 		l.read = now
-		before := l.latest
-		read := func(context.Context) (podLogs, error) { return readPodLogs(l.path, before) }
-		if latest, err := l.reader.Do(context.Background(), driver.ReadWait, read); err == nil {
-			l.latest = latest
+		read := func(context.Context) (map[Pod]string, error) { return readPodLogs(l.path) }
+		if uids, err := l.reader.Do(context.Background(), driver.ReadWait, read); err == nil {
+			l.uids = uids
 		}
 	}
-	return l.latest.uids[pod]
+	return l.uids[pod]
 }
 
-// readPodLogs reads the folder at path, given its earlier content.
-func readPodLogs(path string, before podLogs) (podLogs, error) {
+// readPodLogs returns the UIDs of the pods that have folders in the folder at path.
+func readPodLogs(path string) (map[Pod]string, error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return podLogs{}, fmt.Errorf("read pod logs: %w", err)
+		return nil, fmt.Errorf("read pod logs: %w", err)
 	}
-	out := podLogs{uids: make(map[Pod]string, len(entries)), folders: make(map[string]bool, len(entries))}
+	uids, folders := make(map[Pod]string, len(entries)), make(map[Pod]os.DirEntry, len(entries))
 	for _, entry := range entries {
 		pod, uid, ok := parsePodLog(entry.Name())
 		if !ok || !entry.IsDir() {
 			continue
 		}
-		out.folders[entry.Name()] = true
-		if other, twice := out.uids[pod]; !twice || before.newer(path, pod, uid, other) {
-			out.uids[pod] = uid
+		if other := folders[pod]; other == nil || !changed(other).After(changed(entry)) {
+			uids[pod], folders[pod] = uid, entry
 		}
 	}
-	return out, nil
+	return uids, nil
 }
 
-// newer reports whether a pod's folder of UID a in dir appeared after that of UID b. If only b was
-// there before, a is newer. If both were, the one that was the newest stays so; if neither was, the
-// one that changed later is newer. A folder that is gone is not newer than any.
-func (l podLogs) newer(dir string, pod Pod, a, b string) bool {
-	folder := func(uid string) string { return pod.Namespace + "_" + pod.Name + "_" + uid }
-	switch newest := l.uids[pod]; {
-	case l.folders[folder(a)] != l.folders[folder(b)]:
-		return l.folders[folder(b)]
-	case newest == a, newest == b:
-		return newest == a
+// changed returns when a folder changed, zero if it is gone.
+func changed(folder os.DirEntry) time.Time {
+	info, err := folder.Info()
+	if err != nil {
+		return time.Time{}
 	}
-	infoA, errA := os.Lstat(filepath.Join(dir, folder(a)))
-	infoB, errB := os.Lstat(filepath.Join(dir, folder(b)))
-	if errA != nil || errB != nil {
-		return errA == nil
-	}
-	return infoA.ModTime().After(infoB.ModTime())
+	return info.ModTime()
 }
 
 // parsePodLog splits the name of a pod's log folder. Names in Kubernetes have no underscores.

@@ -3,7 +3,9 @@ package podresources_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -178,5 +180,21 @@ func TestPodsWatchBreaks(t *testing.T) {
 	case err := <-again:
 		t.Errorf("the second watch ended: %v", err)
 	default:
+	}
+}
+
+// The README has all reasons with the same descriptions.
+func TestReasonsAreDocumented(t *testing.T) {
+	content := must.Get(os.ReadFile("README.md"))(t)
+	_, table, found := strings.Cut(string(content), "| reason | what is known |\n| --- | --- |\n")
+	must.That(t, found, "README.md has no table of reasons")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var documented []podresources.Reason
+	for row := range strings.SplitSeq(table, "\n") {
+		reason, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " | ")
+		documented = append(documented, podresources.Reason(reason))
+	}
+	if diff := cmp.Diff(podresources.Reasons(), documented); diff != "" {
+		t.Errorf("README.md: -code +document:\n%s", diff)
 	}
 }

@@ -6,7 +6,6 @@
 package query
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -33,13 +32,9 @@ func TargetLabels() []string { return []string{"cluster", "node", "instance", "j
 
 // NewCatalog returns the exporter's families and the metrics of Prometheus and of inference servers
 // that are used.
-func NewCatalog() (Catalog, error) {
+func NewCatalog() Catalog {
 	c := Catalog{}
-	own, err := exporter.SelfFamilies()
-	if err != nil {
-		return nil, fmt.Errorf("list metric families: %w", err)
-	}
-	for _, f := range slices.Concat(exposition.Families(driver.Standard()), own) {
+	for _, f := range slices.Concat(exposition.Families(driver.Standard()), exporter.SelfFamilies()) {
 		for _, series := range families(f) {
 			c.Add(series)
 		}
@@ -47,7 +42,7 @@ func NewCatalog() (Catalog, error) {
 	for name, labels := range foreign() {
 		c.Add(Family{Name: name, Labels: strings.Fields(labels)})
 	}
-	return c, nil
+	return c
 }
 
 // Add adds a family. It replaces one of the same name.

@@ -5,20 +5,13 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/test/expect"
-	"github.com/dra-exporter/dra-exporter/test/must"
 )
-
-func catalog(t *testing.T) Catalog {
-	t.Helper()
-	c := must.Get(NewCatalog())(t)
-	return c
-}
 
 // once is the value of each device, whoever has it.
 func once(expr string) string { return "max by (cluster, node, driver, pool, device) (" + expr + ")" }
 
 func TestMistakes(t *testing.T) {
-	c := catalog(t)
+	c := NewCatalog()
 	tests := []struct{ expression, want string }{
 		{`dra_device_busy_ratio`, `there is no metric "dra_device_busy_ratio"`},
 		{`dra_device_up{claim="a"}`, `no label "claim"`},
@@ -40,7 +33,7 @@ func TestMistakes(t *testing.T) {
 
 // TestMerged checks which queries give one value for several devices.
 func TestMerged(t *testing.T) {
-	c := catalog(t)
+	c := NewCatalog()
 	for expression, want := range map[string]bool{
 		`dra_device_up`: false,
 		`max by (cluster, node, driver, pool, device) (dra_device_up)`:                                          false,
@@ -62,7 +55,7 @@ func TestMerged(t *testing.T) {
 
 // TestOpenLabels checks the labels that flags of the exporter copy.
 func TestOpenLabels(t *testing.T) {
-	c := catalog(t)
+	c := NewCatalog()
 	for _, expression := range []string{`dra_claim_info{label_team="a"}`, `max by (annotation_x) (dra_pod_info)`} {
 		_, err := c.Check(expression)
 		expect.That(t, err == nil, "%v", err)

@@ -9,7 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
@@ -39,47 +38,6 @@ func TestGatewayIsNoExporter(t *testing.T) {
 	asks := o.all["NetworkPolicy test-dra-exporter-gateway"].(*networkingv1.NetworkPolicy).Spec.Egress[0].To[0]
 	if diff := cmp.Diff(exporters, asks.PodSelector.MatchLabels); diff != "" {
 		t.Error(diff)
-	}
-}
-
-// The gateway has only the rights that it needs, and none to write.
-func TestRightsOfGateway(t *testing.T) {
-	for name, pages := range map[string]bool{"gateway": true, "gateway with a proxy": false} {
-		o := renderObjects(t, combinations()[name])
-		rule := func(verb, group string, resources ...string) rbacv1.PolicyRule {
-			return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{verb}}
-		}
-		want := []rbacv1.PolicyRule{
-			rule("create", "authentication.k8s.io", "tokenreviews"),
-			rule("create", "authorization.k8s.io", "subjectaccessreviews"),
-			rule("get", "resource.k8s.io", "resourceclaims"), rule("get", "", "pods"),
-			rule("list", "resource.k8s.io", "resourceslices"),
-		}
-		if pages {
-			want = append(want, rbacv1.PolicyRule{
-				NonResourceURLs: []string{"/", "/metrics", "/page/rows", "/page/detail", "/api/v1/*"}, Verbs: []string{"get"},
-			})
-		}
-		role := o.all["ClusterRole monitoring.test-dra-exporter-gateway"].(*rbacv1.ClusterRole)
-		if diff := cmp.Diff(want, role.Rules); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
-		own := o.all["Role test-dra-exporter-gateway"].(*rbacv1.Role)
-		if diff := cmp.Diff([]rbacv1.PolicyRule{rule("list", "discovery.k8s.io", "endpointslices")}, own.Rules); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
-		listens := o.all["Deployment test-dra-exporter-gateway"].(*appsv1.Deployment).Spec.Template.Spec.Containers[0].Args[1]
-		if address := "--web.listen-address=127.0.0.1:10985"; (listens == address) == pages {
-			t.Errorf("%s: %s", name, listens)
-		}
-	}
-	for _, without := range []values{
-		{"service": values{"enabled": false}}, {"kube": values{"enabled": false}}, {"web": values{"page": false}},
-	} {
-		without["gateway"] = values{"enabled": true}
-		if _, err := renderShipped(Release{Name: "a", Namespace: "x", Values: without}, false); err == nil {
-			t.Errorf("the gateway runs with %v", without)
-		}
 	}
 }
 

@@ -1,98 +1,18 @@
 package chart
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 )
-
-// The labels namespace and pod of the series are kept, and the target's labels name the node.
-func TestPodMonitor(t *testing.T) {
-	endpoint := renderObjects(t, values{"podMonitor": values{"enabled": true}}).monitor.Spec.PodMetricsEndpoints[0]
-	if !endpoint.HonorLabels || endpoint.Interval != "15s" {
-		t.Errorf("the endpoint is %+v", endpoint)
-	}
-	var got []string
-	for _, r := range endpoint.RelabelConfigs {
-		got = append(got, fmt.Sprint(r.Action, r.SourceLabels, r.TargetLabel, r.Regex))
-	}
-	want := []string{
-		"[__meta_kubernetes_pod_node_name]node", "[__meta_kubernetes_pod_node_name]instance", "[]job",
-		"labeldrop[]pod|container|namespace|endpoint|service",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-}
-
-// A ServiceMonitor selects the Service, and scrapes as the PodMonitor does.
-func TestServiceMonitor(t *testing.T) {
-	set := values{
-		"enabled": true, "interval": "30s", "labels": values{"release": "prometheus"},
-		"relabelings": []any{values{"targetLabel": "cluster", "replacement": "a"}},
-	}
-	o := renderObjects(t, values{"serviceMonitor": set, "web": values{"kubeAuthorization": values{"enabled": true}}})
-	monitor := o.all["ServiceMonitor test-dra-exporter"].(*monitoringv1.ServiceMonitor)
-	service := o.all["Service test-dra-exporter"].(*corev1.Service)
-	for name, value := range monitor.Spec.Selector.MatchLabels {
-		if service.Labels[name] != value {
-			t.Errorf("it selects %s=%s, the Service has %v", name, value, service.Labels)
-		}
-	}
-	got := monitor.Spec.Endpoints[0]
-	want := renderObjects(t, values{
-		"podMonitor": set, "web": values{"kubeAuthorization": values{"enabled": true}},
-	}).monitor.Spec.PodMetricsEndpoints[0]
-	if got.Port != *want.Port || got.Port != service.Spec.Ports[0].Name || got.Interval != "30s" || !got.HonorLabels ||
-		monitor.Labels["release"] != "prometheus" || len(monitor.Spec.Selector.MatchLabels) < 2 {
-		t.Errorf("%v: %+v", monitor.Labels, got)
-	}
-	if diff := cmp.Diff(want.Authorization, got.Authorization); diff != "" || got.Authorization == nil {
-		t.Errorf("the token: %s", diff)
-	}
-	if o.all["Secret "+got.Authorization.Credentials.Name] == nil {
-		t.Errorf("there is no Secret %s", got.Authorization.Credentials.Name)
-	}
-	if diff := cmp.Diff(want.RelabelConfigs, got.RelabelConfigs); diff != "" || len(got.RelabelConfigs) != 5 {
-		t.Errorf("%d relabelings: %s", len(got.RelabelConfigs), diff)
-	}
-}
-
-// Native histograms are scraped if the exporter has them, and the operator's CRDs have the field.
-func TestScrapeNativeHistograms(t *testing.T) {
-	for name, tt := range map[string]struct {
-		histograms string
-		monitor    values
-		want       bool
-	}{
-		"by default":           {"native", values{"enabled": true}, true},
-		"with classic buckets": {"classic", values{"enabled": true}, true},
-		"none are there":       {"off", values{"enabled": true}, false},
-		"an older operator":    {"native", values{"enabled": true, "scrapeNativeHistograms": false}, false},
-	} {
-		pods := renderObjects(t, values{"histograms": tt.histograms, "podMonitor": tt.monitor}).monitor.Spec
-		services := renderObjects(t, values{"histograms": tt.histograms, "serviceMonitor": tt.monitor}).
-			all["ServiceMonitor test-dra-exporter"].(*monitoringv1.ServiceMonitor).Spec
-		for kind, got := range map[string]*bool{
-			"PodMonitor": pods.ScrapeNativeHistograms, "ServiceMonitor": services.ScrapeNativeHistograms,
-		} {
-			if (got != nil) != tt.want || got != nil && !*got {
-				t.Errorf("%s: the %s has %v, want %v", name, kind, got, tt.want)
-			}
-		}
-	}
-}
 
 // The rules match the job of any release. Two releases in one namespace have different jobs.
 func TestJob(t *testing.T) {
@@ -146,27 +66,6 @@ func TestMonitoring(t *testing.T) {
 		}
 		if operator.all["GrafanaDashboard "+object] == nil {
 			t.Errorf("there is no GrafanaDashboard %s", name)
-		}
-	}
-}
-
-// Rules and dashboards can be in namespaces of their own.
-func TestNamespaces(t *testing.T) {
-	o := renderObjects(t, values{
-		"prometheusRule": values{"enabled": true, "namespace": "rules"},
-		"dashboards":     values{"enabled": true, "namespace": "grafana"},
-	})
-	for key, object := range o.all {
-		kind, _, _ := strings.Cut(key, " ")
-		want := map[string]string{
-			"PrometheusRule": "rules", "ConfigMap": "grafana", "ClusterRole": "", "ClusterRoleBinding": "",
-		}
-		namespace, listed := want[kind]
-		if !listed {
-			namespace = "monitoring"
-		}
-		if got := object.(metav1.Object).GetNamespace(); got != namespace {
-			t.Errorf("%s is in %q, want %q", key, got, namespace)
 		}
 	}
 }

@@ -259,25 +259,3 @@ func TestChangedAlert(t *testing.T) {
 		t.Errorf("namespaces of an alert without: %v", err)
 	}
 }
-
-// Alerts have absolute links, and no link without an address.
-func TestLinksOfAlerts(t *testing.T) {
-	for address, want := range map[string]string{
-		"": "", "https://dra.example.com/{{ $labels.node }}/": "https://dra.example.com/{{ $labels.node }}/#claim=",
-	} {
-		for _, g := range renderRules(t, values{"pageURL": address}) {
-			for _, r := range g.Rules {
-				page, has := r.Annotations["page_url"]
-				if r.Alert == "DRAClaimStalled" && (has != (want != "") || !strings.HasPrefix(page, want)) {
-					t.Errorf("with the address %q the link is %q", address, page)
-				}
-				if link, has := r.Annotations["dashboard_url"]; has {
-					t.Errorf("%s: without an address of Grafana its link is %q", r.Alert, link)
-				}
-			}
-		}
-	}
-	if _, err := renderError(values{"pageURL": "/pages"}); err == nil {
-		t.Error("a relative address is accepted")
-	}
-}

@@ -49,6 +49,11 @@ func TestBadValues(t *testing.T) {
 		"source":    {"sources": values{"nvlm": "false"}},
 		"switch":    {"sources": values{"nvml": "perhaps"}},
 		"log level": {"logLevel": "loud"},
+		"page":      {"prometheusRule": values{"pageURL": "/pages"}},
+		"two webs":  {"web": values{"secretName": "web", "certificate": values{"from": "generated"}}},
+		"gateway 1": {"gateway": values{"enabled": true}, "service": values{"enabled": false}},
+		"gateway 2": {"gateway": values{"enabled": true}, "kube": values{"enabled": false}},
+		"gateway 3": {"gateway": values{"enabled": true}, "web": values{"page": false}},
 		"group":     {"metrics": values{"pots": false}},
 		"choice":    {"metrics": values{"errors": "info"}},
 	} {

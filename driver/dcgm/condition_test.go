@@ -15,14 +15,12 @@ import (
 
 // library is the source on a machine of one GPU. An earlier engine does not know all conditions.
 func library() nvidiatest.Library {
-	vocabularies := map[string]int64{
-		"4.6": dcgmtest.Vocabulary46, "4.5": dcgmtest.Vocabulary45, "early": dcgmtest.VocabularyEarly,
-	}
+	early := map[string]int64{"early": 1}
 	return nvidiatest.Library{
-		Versions: map[string][]string{"4.6": nil, "4.5": nil, "early": {"unrepairable_memory", "recovery_action"}},
+		Versions: map[string][]string{"4.6": nil, "early": {"unrepairable_memory", "recovery_action"}},
 		Start: func(t *testing.T, version string) (*nvidiatest.Clock, driver.Source) {
 			c := newClock(1)
-			machine.Vocabulary = vocabularies[version]
+			machine.Early = early[version]
 			return c, newSource(t, c, nil)
 		},
 		GPU: &machine.GPUs[0], Wait: slow.interval(),
@@ -61,18 +59,6 @@ func TestFabricState(t *testing.T) {
 			got := readingsOf(t, func(c *dcgmtest.Condition) { c.FabricStatus, c.FabricSummary = in[0], in[1] },
 				driver.FabricState)
 			expect.Equal(t, "", states, got)
-		})
-	}
-}
-
-// The speed of the fan is a ratio or a percentage, depending on the engine.
-func TestFanSpeed(t *testing.T) {
-	for _, vocabulary := range []int64{
-		dcgmtest.Vocabulary46, dcgmtest.Vocabulary45, dcgmtest.VocabularyRenewed, dcgmtest.VocabularyEarly,
-	} {
-		t.Run(fmt.Sprintf("vocabulary %d", vocabulary), func(t *testing.T) {
-			got := readingsOf(t, func(*dcgmtest.Condition) { machine.Vocabulary = vocabulary }, driver.FanSpeed)
-			expect.Equal(t, "", map[string]float64{"": 0.35}, got, nvidiatest.Approximately())
 		})
 	}
 }

@@ -40,12 +40,11 @@ const (
 	fast      schedule = iota
 	slow               // rarely changes
 	profiling          // only if Config.Profiling is set
-	units              // only if Config.Profiling is set; one of several units of an engine, whose mean is reported
 	pipes              // only if Config.Profiling is set; a pipe of the SMs, which some GPUs lack
 )
 
 func (r schedule) interval() time.Duration {
-	if r == slow || r == units {
+	if r == slow {
 		return 10 * time.Second
 	}
 	return time.Second
@@ -72,8 +71,7 @@ const xidError = dcgm.DCGM_FI_DEV_XID_ERROR
 // fields returns the table of fields. Of several fields with the same reading, the first that has a
 // value counts.
 //
-// Names are those of DCGM 4.6, which renamed many fields of 4.5. 4.6.1 added fields in base units
-// with numbers from 1600 on; the older numbers still exist, and both are requested.
+// Names are those of DCGM 4.6, which renamed many fields of 4.5.
 //
 // Units by dcgm-exporter's etc/default-counters.csv: percent for DCGM_FI_DEV_*_UTIL, as integers
 // even if the name in 4.6 ends with RATIO, MiB for FB_*, MHz for *_CLOCK and °C for temperatures.
@@ -92,16 +90,11 @@ func fields() []field {
 		newField(dcgm.DCGM_FI_DEV_FB_USED, whole, fast, mebibytes, driver.MemoryUsed),
 		newField(dcgm.DCGM_FI_DEV_FB_TOTAL, whole, fast, mebibytes, driver.MemoryCapacity),
 		newField(dcgm.DCGM_FI_DEV_BOARD_POWER_WATTS, anyGPU, fast, one, driver.Power),
-		// The older field comes first: the newer one may have whole joules.
 		newField(dcgm.DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION, anyGPU, fast, millijoules, driver.Energy),
-		newField(dcgm.DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL, anyGPU, fast, one, driver.Energy),
 		newField(dcgm.DCGM_FI_DEV_GPU_TEMP_CELSIUS, anyGPU, fast, one, driver.Temperature, "gpu"),
 		newField(dcgm.DCGM_FI_DEV_MEMORY_TEMP_CELSIUS, anyGPU, fast, one, driver.Temperature, "memory"),
-		newField(dcgm.DCGM_FI_DEV_SM_CLOCK_HERTZ, anyGPU, fast, one, driver.Clock, "sm"),
 		newField(dcgm.DCGM_FI_DEV_SM_CLOCK, anyGPU, fast, megahertz, driver.Clock, "sm"),
-		newField(dcgm.DCGM_FI_DEV_MEMORY_CLOCK_HERTZ, anyGPU, fast, one, driver.Clock, "memory"),
 		newField(dcgm.DCGM_FI_DEV_MEM_CLOCK, anyGPU, fast, megahertz, driver.Clock, "memory"),
-		newField(dcgm.DCGM_FI_DEV_VIDEO_CLOCK_HERTZ, anyGPU, fast, one, driver.Clock, "video"),
 		newField(dcgm.DCGM_FI_DEV_VIDEO_CLOCK, anyGPU, fast, megahertz, driver.Clock, "video"),
 		newRate(dcgm.DCGM_FI_PROF_PCIE_TX_BYTES, "pcie", "transmit"),
 		newRate(dcgm.DCGM_FI_PROF_PCIE_RX_BYTES, "pcie", "receive"),
@@ -120,7 +113,7 @@ func fields() []field {
 			driver.Errors, "row_remap", "uncorrectable"),
 		newField(dcgm.DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL, anyGPU, slow, one, driver.Errors, "page_retirement", "sbe"),
 		newField(dcgm.DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL, anyGPU, slow, one, driver.Errors, "page_retirement", "dbe"),
-	}, conditionFields(), unitFields())
+	}, conditionFields())
 }
 
 // newField returns a field whose value, times the scale, is that of the quantity.
@@ -137,26 +130,6 @@ func newRate(id dcgm.Short, link, direction string) field {
 	f := newField(id, anyGPU, profiling, one, driver.IOBytes, link, direction)
 	f.rate = true
 	return f
-}
-
-// unitFields returns the fields of the units of engines, such as "Ratio of cycles each of the NVDEC
-// engines are active". It is assumed that a unit which a device lacks has no value.
-func unitFields() []field {
-	var out []field
-	for _, many := range []struct {
-		first  dcgm.Short
-		count  dcgm.Short
-		engine string
-	}{
-		{dcgm.DCGM_FI_PROF_NVDEC_UTIL_0_RATIO, 8, "decoder"},
-		{dcgm.DCGM_FI_PROF_NVJPG_UTIL_0_RATIO, 8, "jpeg"},
-		{dcgm.DCGM_FI_PROF_NVOFA_UTIL_0_RATIO, 2, "ofa"},
-	} {
-		for i := range many.count {
-			out = append(out, newField(many.first+i, whole, units, one, driver.EngineUtilization, many.engine))
-		}
-	}
-	return out
 }
 
 // fieldsOf returns the fields of a schedule and a scope.

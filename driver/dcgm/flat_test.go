@@ -26,7 +26,7 @@ func TestFlat(t *testing.T) {
 			machine.GPUs[7].Instances[2].Present ^= 1
 		}
 	}, func() int { return 0 })
-	if entities, fields := machine.Groups(); entities != 3 || fields != 11 {
+	if entities, fields := machine.Groups(); entities != 3 || fields != 9 {
 		t.Errorf("the engine keeps %d groups of entities and %d of fields", entities, fields)
 	}
 }

@@ -14,14 +14,6 @@ import (
 // healthInterval is the interval of health checks.
 const healthInterval = 10 * time.Second
 
-// healthStatus is a status of driver.Health.
-type healthStatus string
-
-const (
-	healthy   healthStatus = "healthy"
-	unhealthy healthStatus = "unhealthy"
-)
-
 // watchHealth enables the engine's health watches for a group of GPUs. The first check has no
 // result: "stateful information about all of the enabled watches within a group is created but no
 // error results are provided".
@@ -50,12 +42,12 @@ func (s *session) checkHealth(now time.Time) (map[uint]knownHealth, error) {
 	}
 	status := map[uint]knownHealth{}
 	for _, gpu := range s.layout.gpus {
-		status[gpu] = knownHealth{status: healthy, at: now}
+		status[gpu] = knownHealth{driver.HealthGood.Reading(now), ""}
 	}
 	for _, incident := range response.Incidents {
 		gpu, ok := s.gpuOf(incident.EntityInfo)
 		if ok && incident.Health >= dcgm.DCGM_HEALTH_RESULT_FAIL {
-			status[gpu] = knownHealth{unhealthy, driver.OneLine(incident.Error.Message), now}
+			status[gpu] = knownHealth{driver.HealthBad.Reading(now), driver.OneLine(incident.Error.Message)}
 		}
 	}
 	return status, nil
@@ -80,11 +72,6 @@ func (s *session) gpuOf(e entity) (uint, bool) {
 
 // knownHealth is the health of a GPU at the time of a check.
 type knownHealth struct {
-	status healthStatus
+	driver.Reading
 	reason string // the engine's message if it is unhealthy
-	at     time.Time
-}
-
-func (k knownHealth) reading() driver.Reading {
-	return driver.Reading{Quantity: driver.Health, Labels: driver.Labels{string(k.status)}, Value: 1, At: k.at}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -19,12 +18,8 @@ import (
 // machine is the fake. A process can have only one. Each test resets it.
 var machine *dcgmtest.Machine
 
-// withoutLibrary is set in the environment of a process that is to have no fake, and lacks to the
-// function that its fake lacks.
-const (
-	withoutLibrary = "DCGM_WITHOUT_LIBRARY"
-	lacks          = "DCGM_LACKS"
-)
+// withoutLibrary is set in the environment of a process that is to have no fake.
+const withoutLibrary = "DCGM_WITHOUT_LIBRARY"
 
 func TestMain(m *testing.M) {
 	dir := ""
@@ -46,7 +41,7 @@ func load() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "dcgm"); err != nil {
 		return "", err
 	}
-	machine, err = dcgmtest.New(context.Background(), dir, strings.Fields(os.Getenv(lacks))...)
+	machine, err = dcgmtest.New(context.Background(), dir)
 	if err != nil {
 		return "", errors.Join(err, os.RemoveAll(dir))
 	}

@@ -54,28 +54,6 @@ func TestQuantities(t *testing.T) {
 	expect.Equal(t, "hardware", wantHardware, got.Hardware)
 }
 
-// The same is read whatever numbers the engine knows: those of 4.5, those of 4.6, and those that
-// will be left of these.
-func TestVocabularies(t *testing.T) {
-	for vocabulary, name := range []string{"4.6", "4.5", "renewed", "early"} {
-		t.Run(name, func(t *testing.T) {
-			c := newClock(1)
-			machine.Vocabulary = int64(vocabulary)
-			g := &machine.GPUs[0]
-			s := newSource(t, c, nil)
-			nvidiatest.Sample(t, s)
-			c.Advance(1)
-			got := nvidiatest.Values(nvidiatest.Sample(t, s)[0])
-			for name, want := range map[string]float64{
-				"energy": g.Energy, "clock sm": g.ClockSM, "clock memory": g.ClockMemory, "clock video": g.ClockVideo,
-				"power": g.Power, "fan_speed": g.Condition.Fan,
-			} {
-				expect.That(t, math.Abs(got[name]-want) <= 1e-9*want, "%s is %v, want %v", name, got[name], want)
-			}
-		})
-	}
-}
-
 // For a GPU in MIG mode, the instances have utilization and memory, and the GPU has only values of
 // the whole.
 func TestInstances(t *testing.T) {
@@ -102,9 +80,7 @@ func TestInstances(t *testing.T) {
 		"7/0": {
 			"utilization": work.Graphics, "engine_utilization sm": work.SM, "engine_utilization tensor": work.Tensor,
 			"engine_utilization dram": work.DRAM, "occupancy": work.Occupancy, "memory_used": work.Memory,
-			"memory_capacity":            work.MemoryTotal,
-			"engine_utilization decoder": (work.Decoders[0] + work.Decoders[1]) / 2,
-			"engine_utilization jpeg":    work.JPEG, "engine_utilization ofa": work.OFA,
+			"memory_capacity": work.MemoryTotal,
 			"memory_reserved": work.MemoryReserved, "engine_utilization int": work.Integer, "engine_utilization fp64": work.FP64,
 			"engine_utilization fp32": work.FP32, "engine_utilization fp16": work.FP16,
 			"errors xid 43": 1, "errors xid 44": 1,
@@ -278,14 +254,6 @@ func TestIntegral(t *testing.T) {
 		if i.take(step.rate, at); i.sum != step.want {
 			t.Errorf("after %v s at %v: %v, want %v", step.seconds, step.rate, i.sum, step.want)
 		}
-	}
-}
-
-// An integer utilization is a percentage; other values are ratios, as in the names of 4.6.
-func TestPercentageOrRatio(t *testing.T) {
-	f := field{quantity: driver.Utilization, scale: percent}
-	for _, k := range []known{{value: value{number: 75, whole: true}}, {value: value{number: 0.75}}} {
-		expect.Is(t, f.reading(k, time.Unix(1, 0)).Value, 0.75, "%v, whole %v, became", k.number, k.whole)
 	}
 }
 

@@ -56,10 +56,7 @@ const retryWatches = time.Minute
 // connect connects to a host engine, or starts an embedded one. XID errors after events are
 // reported.
 func connect(address string, profiling bool, events time.Time) (*session, error) {
-	err := checkFunctions()
-	if err != nil {
-		return nil, err
-	}
+	var err error
 	switch {
 	case address == Embedded:
 		_, err = dcgm.Init(dcgm.Embedded)
@@ -72,7 +69,7 @@ func connect(address string, profiling bool, events time.Time) (*session, error)
 	case err == nil:
 		return &session{profiling: profiling, events: events}, nil
 	case err.Error() == errNoLibrary.Error(): // go-dcgm's text
-		return nil, whyNoLibrary()
+		return nil, driver.WithReason(driver.ReasonNoLibrary, errNoLibrary)
 	default:
 		return nil, engineFailure("connect to DCGM's host engine", err)
 	}

@@ -162,39 +162,9 @@ func TestNoLibrary(t *testing.T) {
 	for range 2 {
 		samples, err := s.Sample(t.Context())
 		if !errors.Is(err, driver.ErrAbsent) || driver.ReasonOf(err) != driver.ReasonNoLibrary ||
-			!strings.Contains(err.Error(), "No such file") || len(samples) != 0 {
-			t.Errorf("got %d samples and error %v", len(samples), err)
-		}
-	}
-}
-
-// A library that lacks a function is an error, and not the end of the process: the dynamic linker
-// looks for functions when they are called. This test is the process with that library too.
-func TestFunctionMissing(t *testing.T) {
-	if os.Getenv(lacks) == "" {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFunctionMissing$")
-		cmd.Env = append(os.Environ(), lacks+"=dcgmHealthSet")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("with an old library: %v\n%s", err, out)
-		}
-		return
-	}
-	machine.Reset(2, 0)
-	s := must.Get(New(Config{Address: Embedded}))(t)
-	for range 2 {
-		samples, err := s.Sample(t.Context())
-		if driver.ReasonOf(err) != driver.ReasonNoLibrary || !strings.Contains(err.Error(), "no function dcgmHealthSet") ||
 			len(samples) != 0 {
 			t.Errorf("got %d samples and error %v", len(samples), err)
 		}
-	}
-}
-
-// The functions that the library must have are those of the fake, which are all that are called.
-func TestFunctions(t *testing.T) {
-	want := slices.DeleteFunc(machine.Functions(), func(name string) bool { return name == "dcgmConnect_v3" })
-	if got := slices.Sorted(slices.Values(functions())); !slices.Equal(got, want) {
-		t.Errorf("functions %v, want %v", got, want)
 	}
 }
 
@@ -340,15 +310,15 @@ func TestProfilingRefused(t *testing.T) {
 	if v, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.Utilization); v != machine.GPUs[0].Work.Graphics {
 		t.Errorf("utilization is %v once the engine profiles", v)
 	}
-	if entities, fields := machine.Groups(); entities != 2 || fields != 6 {
+	if entities, fields := machine.Groups(); entities != 2 || fields != 5 {
 		t.Errorf("the engine keeps %d groups of entities and %d of fields", entities, fields)
 	}
 }
 
-// GPUs whose engine units can't be profiled have all other values, without an error.
-func TestUnitsRefused(t *testing.T) {
+// GPUs whose pipes can't be profiled have all other values, without an error.
+func TestPipesRefused(t *testing.T) {
 	c := newClock(1)
-	machine.Units = -36 // DCGM_ST_PROFILING_NOT_SUPPORTED
+	machine.Pipes = -36 // DCGM_ST_PROFILING_NOT_SUPPORTED
 	s := newSource(t, c, nil)
 	nvidiatest.Sample(t, s)
 	c.Advance(10)
@@ -356,8 +326,8 @@ func TestUnitsRefused(t *testing.T) {
 	if v, _ := nvidiatest.Value(got, driver.Occupancy); v != machine.GPUs[0].Work.Occupancy {
 		t.Errorf("occupancy is %v", v)
 	}
-	if v, ok := nvidiatest.Value(got, driver.EngineUtilization, "jpeg"); ok {
-		t.Errorf("there is a reading of jpeg: %v", v)
+	if v, ok := nvidiatest.Value(got, driver.EngineUtilization, "fp64"); ok {
+		t.Errorf("there is a reading of fp64: %v", v)
 	}
 }
 
@@ -367,7 +337,7 @@ func TestNotAskedForProfiling(t *testing.T) {
 	s := newSource(t, c, func(config *Config) { config.Profiling = false })
 	nvidiatest.Sample(t, s)
 	for _, r := range nvidiatest.Sample(t, s)[0].Readings {
-		expect.That(t, r.Quantity != driver.Occupancy && r.Quantity != driver.IOBytes && r.Labels[0] != "jpeg",
+		expect.That(t, r.Quantity != driver.Occupancy && r.Quantity != driver.IOBytes && r.Labels[0] != "fp64",
 			"there is a reading of %v", r.Quantity)
 	}
 }

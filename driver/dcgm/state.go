@@ -91,11 +91,7 @@ func (d *state) scope() scope {
 // readings returns the readings of the values that are not too old.
 func (d *state) readings(now time.Time) []driver.Reading {
 	var out []driver.Reading
-	has := func(f *field) bool {
-		return slices.ContainsFunc(out,
-			func(r driver.Reading) bool { return r.Quantity == f.quantity && r.Labels == f.labels })
-	}
-	of, merged := d.scope(), 0.
+	of := d.scope()
 	for i := range d.table {
 		f := &d.table[i]
 		k, ok := d.latest[f.id]
@@ -106,16 +102,8 @@ func (d *state) readings(now time.Time) []driver.Reading {
 			out = append(out, readings...)
 			continue
 		}
-		if last := len(out) - 1; merged > 0 && out[last].Labels == f.labels { // another unit of the engine
-			merged++
-			out[last].Value += (f.reading(k, now).Value - out[last].Value) / merged
+		if slices.ContainsFunc(out, func(r driver.Reading) bool { return r.Quantity == f.quantity && r.Labels == f.labels }) {
 			continue
-		}
-		if has(f) {
-			continue
-		}
-		if f.schedule == units {
-			merged = 1
 		}
 		if f.rate {
 			k.number = d.traffic[f.id].sum
@@ -128,8 +116,8 @@ func (d *state) readings(now time.Time) []driver.Reading {
 // report adds the device's health and XID errors, which the engine also reports for a device that
 // cannot be read.
 func (d *state) report(s *driver.Sample, now time.Time) {
-	if !d.health.at.IsZero() && now.Sub(d.health.at) <= healthInterval+maxAge(slow) {
-		s.Readings, s.HealthReason = append(s.Readings, d.health.reading()), d.health.reason
+	if now.Sub(d.health.At) <= healthInterval+maxAge(slow) {
+		s.Readings, s.HealthReason = append(s.Readings, d.health.Reading), d.health.reason
 	}
 	d.xids.Report(s, now)
 }

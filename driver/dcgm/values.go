@@ -22,7 +22,6 @@ type value struct {
 	entity entity
 	id     dcgm.Short
 	number float64
-	whole  bool      // number is an integer
 	absent bool      // there is no value
 	lost   bool      // the GPU is lost
 	at     time.Time // by the engine's clock
@@ -36,7 +35,7 @@ func decode(from []dcgm.FieldValue_v2) []value {
 		f := &from[i]
 		v := value{
 			entity: entity{EntityGroupId: f.EntityGroupId, EntityId: f.EntityID},
-			id:     f.FieldID, whole: f.FieldType == dcgm.DCGM_FT_INT64, at: time.UnixMicro(f.TS),
+			id:     f.FieldID, at: time.UnixMicro(f.TS),
 		}
 		v.lost = f.Status == dcgm.DCGM_ST_GPU_IS_LOST
 		var ok bool
@@ -97,10 +96,6 @@ func (i *integral) take(rate float64, at time.Time) {
 
 // reading returns the reading of a value.
 func (f *field) reading(k known, now time.Time) driver.Reading {
-	scale := f.scale
-	if scale == percent && !k.whole {
-		scale = one // a ratio, as in the field's name in 4.6
-	}
 	at := driver.Earlier(k.at, now) // the engine's clock may be ahead of ours
-	return driver.Reading{Quantity: f.quantity, Labels: f.labels, Value: k.number * scale, At: at}
+	return driver.Reading{Quantity: f.quantity, Labels: f.labels, Value: k.number * f.scale, At: at}
 }

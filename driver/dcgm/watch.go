@@ -85,9 +85,7 @@ func (s *session) watchEntities(of watched, now time.Time) (refused, err error) 
 	}
 	if s.profiling {
 		refused = s.addFields(group, of.scope, profiling, now)
-		// It is no error if these fail: it is assumed that GPUs before Hopper lack them.
-		_ = s.addFields(group, of.scope, units, now)
-		_ = s.addFields(group, of.scope, pipes, now)
+		_ = s.addFields(group, of.scope, pipes, now) // assumed: GPUs before Hopper lack them
 	}
 	if of.scope&anyGPU != 0 {
 		refused = errors.Join(refused, s.watchHealth(group))

@@ -25,7 +25,6 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
-	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
@@ -49,14 +48,12 @@ type Source struct {
 	triedAt  time.Time
 	err      error     // why it is closed
 	drained  time.Time // when the log was last read; initially by an earlier process
-	clock    clock
-	sequence uint64 // of the last record; valid if begun
-	begun    bool   // there has been a record
-	rest     []byte // start of an incomplete line
+	sequence uint64    // of the last record; valid if begun
+	begun    bool      // there has been a record
+	rest     []byte    // start of an incomplete line
 	buffer   [maxRecord]byte
 	counts   map[place]*nvidia.XIDs
 	uuids    map[string]string // of GPUs, by PCI address
-	lost     map[string]loss   // by PCI address
 	records  int
 	rejected driver.Rejections
 }
@@ -95,14 +92,14 @@ func New(h driver.Host) *Source {
 	}
 	return &Source{
 		path: h.Kmsg, sysfs: h.Sysfs, procfs: h.Procfs, podOf: podOf, now: time.Now, uptime: uptime, read: syscall.Read,
-		counts: map[place]*nvidia.XIDs{}, uuids: map[string]string{}, lost: map[string]loss{}, rejected: driver.Rejections{},
+		counts: map[place]*nvidia.XIDs{}, uuids: map[string]string{}, rejected: driver.Rejections{},
 	}
 }
 
 func uptime() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {
-		return 0 // the first record corrects it
+		return 0
 	}
 	return time.Duration(t.Nano())
 }
@@ -197,7 +194,6 @@ func (s *Source) open() bool {
 		return false
 	}
 	s.file, s.err, s.rest = file, nil, nil
-	s.clock.begin(now, s.uptime())
 	if !s.begun { // otherwise, known records are skipped
 		s.drained = now
 		s.passOver()
@@ -258,6 +254,7 @@ func (s *Source) failure(operation string, err error) error {
 // drain reads all records that are in the log.
 func (s *Source) drain() {
 	var found []written
+	now, uptime := s.now(), s.uptime()
 	err := s.readAll(func(r record) {
 		if !r.kernel {
 			return
@@ -267,14 +264,13 @@ func (s *Source) drain() {
 			s.rejected.Add(driver.ReasonMalformed, 1)
 		}
 		for _, f := range failures {
-			if s.isNew(&f, r.at) {
-				found = append(found, written{failure: f, record: r.at})
-			}
+			found = append(found, written{failure: f, at: now.Add(r.at - uptime)})
 		}
 	})
-	now := s.now()
-	for i := range found {
-		found[i].at = s.clock.at(found[i].record, s.drained, now)
+	for i := range found { // it was written after the read before; the log's clock drifts
+		if at := &found[i].at; at.Before(s.drained) || at.After(now) {
+			*at = now
+		}
 	}
 	for i := len(found) - 2; i >= 0; i-- { // no two events have the same time
 		if limit := found[i+1].at.Add(-time.Microsecond); found[i].at.After(limit) {
@@ -291,56 +287,10 @@ func (s *Source) drain() {
 	}
 }
 
-// loss is the last error of a GPU that fell off the bus.
-type loss struct {
-	at     time.Duration // by the clock of the log
-	hasXID bool          // its XID was counted
-}
-
-// lossWithin is the time in which messages about a lost GPU are about the same loss.
-const lossWithin = time.Minute
-
-// isNew reports whether an error counts. The driver reports a lost GPU by XID 79, by messages
-// without XID, or both, which count once. Messages that name no GPU are about one that was lost
-// just before, or about the only one.
-func (s *Source) isNew(f *failure, at time.Duration) bool {
-	if f.code != xid.OffBus {
-		return true
-	}
-	if f.pci == "" {
-		for _, before := range s.lost {
-			if at-before.at < lossWithin {
-				return false
-			}
-		}
-		gpus := s.addresses()
-		if len(gpus) != 1 {
-			s.rejected.Add(driver.ReasonNoMatch, 1)
-			return false
-		}
-		f.pci = gpus[0]
-	}
-	before, known := s.lost[f.pci]
-	repeated := known && at-before.at < lossWithin && (f.lost || !before.hasXID)
-	if len(s.lost) < maxPlaces || known {
-		s.lost[f.pci] = loss{at: at, hasXID: !f.lost || repeated && before.hasXID}
-	}
-	return !repeated
-}
-
-// addresses returns the PCI addresses of the GPUs.
-func (s *Source) addresses() (out []string) {
-	for _, folder := range sysfs.PCIDevices(s.sysfs, "10de", []string{"03"}) {
-		out = append(out, driver.NormalizePCI(filepath.Base(folder)))
-	}
-	return out
-}
-
 // written is an error with the time of its record.
 type written struct {
 	failure
-	record time.Duration // by the clock of the log
-	at     time.Time
+	at time.Time
 }
 
 // count counts an error. The counter of a new code was zero just before.
@@ -406,10 +356,6 @@ func (s *Source) split(b []byte, f func(record)) {
 			break
 		}
 		s.rest = rest
-		if last != nil && bytes.HasPrefix(bytes.TrimSpace(line), []byte("NVRM: ")) {
-			last.text += "\n" + string(line)
-			continue
-		}
 		if last != nil {
 			f(*last)
 		}

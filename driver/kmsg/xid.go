@@ -1,7 +1,6 @@
 package kmsg
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -10,14 +9,13 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
 )
 
-// failure is an error in the log: an XID, an SXid, or a GPU that is lost.
+// failure is an error in the log: an XID or an SXid.
 type failure struct {
-	pci      string // of the GPU or switch, as driver.NormalizePCI returns it; "": a lost GPU, not named
+	pci      string // of the GPU or switch, as driver.NormalizePCI returns it
 	instance string // of MIG: driver.Hardware.Instance; "" for the GPU
 	code     int64
 	severity xid.Severity
-	pid      int  // the process whose channel failed; 0: unknown
-	lost     bool // the line is no XID: it says that the GPU is lost
+	pid      int // the process whose channel failed; 0: unknown
 }
 
 // xidPrefix is the start of the line of each XID.
@@ -31,8 +29,7 @@ func parseText(text string) (out []failure, ok bool) {
 	}
 	ok = true
 	text = strings.ReplaceAll(text, `\x0a`, "\n") // as /dev/kmsg escapes it
-	messages := messagesOf(text)
-	for _, message := range messages {
+	for _, message := range messagesOf(text) {
 		var f failure
 		var counts bool
 		valid := true
@@ -46,11 +43,6 @@ func parseText(text string) (out []failure, ok bool) {
 		}
 		ok = ok && valid
 		if counts && valid {
-			out = append(out, f)
-		}
-	}
-	if len(out) == 0 && ok {
-		if f, lost := parseLoss(messages); lost {
 			out = append(out, f)
 		}
 	}
@@ -151,27 +143,6 @@ func parseSXid(text string) (f failure, counts bool) {
 	rest = strings.TrimPrefix(rest[len(digits):], ", ")
 	f.severity = severityIn(rest)
 	return f, !strings.HasPrefix(rest, "Severity ") && !strings.HasPrefix(rest, "Data {")
-}
-
-// parseLoss parses messages that say that a GPU is lost, without XID, in one of these forms. The
-// second has three lines; the third often names no GPU.
-//
-//	NVRM: GPU 0000:65:00.0: GPU has fallen off the bus.
-//	NVRM: The NVIDIA GPU 0000:65:00.0 (PCI ID: 10de:26b5) installed in this system has fallen off the bus and …
-//	NVRM: GPU0 …: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F) …
-//	NVRM: GPU 0000:65:00.0 has been removed.
-func parseLoss(messages []string) (f failure, ok bool) {
-	for i := range messages {
-		messages[i] = strings.TrimPrefix(messages[i], "NVRM: ")
-	}
-	text := strings.Join(messages, " ")
-	pci := regexp.MustCompile(`\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(\.[0-7])?\b`)
-	if address := pci.FindString(text); address != "" {
-		f.place(address)
-	}
-	f.code, f.lost = xid.OffBus, true
-	removed := strings.Contains(text, "has been removed") && strings.Contains(text, "GPU") && f.pci != ""
-	return f, removed || strings.Contains(text, "fallen off the bus") || strings.Contains(text, "lost from the bus")
 }
 
 // place parses the GPU or MIG device.

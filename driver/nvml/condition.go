@@ -171,14 +171,9 @@ func readAER(r *reader, _ nvml.Device) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// readFabric: nvmlGpuFabricInfo_v3_t, or v2 for drivers before 570, which has no health summary.
+// readFabric: nvmlGpuFabricInfo_v3_t.
 func readFabric(r *reader, device nvml.Device) nvml.Return {
 	info, answer := device.GetGpuFabricInfoV().V3()
-	if answer == nvml.ERROR_ARGUMENT_VERSION_MISMATCH {
-		var old nvml.GpuFabricInfo_v2
-		old, answer = device.GetGpuFabricInfoV().V2()
-		info.State, info.Status = old.State, old.Status
-	}
 	if answer == nvml.SUCCESS {
 		reading, ok := nvidia.FabricState(nvidia.FabricProbe(info.State), info.Status != uint32(nvml.SUCCESS),
 			uint64(info.HealthSummary), r.gpu.now())

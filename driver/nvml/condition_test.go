@@ -19,10 +19,7 @@ import (
 // library is the source on a machine of one GPU.
 func library() nvidiatest.Library {
 	return nvidiatest.Library{
-		Versions: map[string][]string{
-			"535.183.01": {"recovery_action"}, "550.163.01": {"recovery_action"}, "570.86.15": nil, "580.65.06": nil,
-			"590.44.01": nil,
-		},
+		Versions: map[string][]string{"570.86.15": nil, "580.65.06": nil, "590.44.01": nil},
 		Start: func(t *testing.T, version string) (*nvidiatest.Clock, driver.Source) {
 			c := newClock()
 			machine.Reset(1)
@@ -71,31 +68,22 @@ func TestThrottleActive(t *testing.T) { library().ThrottleActive(t) }
 
 func TestNVLink5(t *testing.T) { library().NVLink5(t, "580.65.06") }
 
-// The state of a GPU in its fabric. Drivers before 570 do not report its health.
+// The state of a GPU in its fabric.
 func TestFabricState(t *testing.T) {
 	type info struct{ state, status, summary float64 }
-	for in, want := range map[info]map[string]string{
-		{0, 0, 0}:   {"535": "", "580": ""},
-		{1, 0, 0}:   {"535": "not_started", "580": "not_started"},
-		{2, 0, 0}:   {"535": "in_progress", "580": "in_progress"},
-		{3, 0, 1}:   {"535": "healthy", "580": "healthy"},
-		{3, 0, 0}:   {"535": "healthy", "580": "healthy"},
-		{3, 999, 1}: {"535": "failed", "580": "failed"},
-		{3, 0, 2}:   {"535": "healthy", "580": "unhealthy"},
-		{3, 0, 3}:   {"535": "healthy", "580": "limited"},
+	for in, want := range map[info]string{
+		{0, 0, 0}: "", {1, 0, 0}: "not_started", {2, 0, 0}: "in_progress", {3, 0, 1}: "healthy", {3, 0, 0}: "healthy",
+		{3, 999, 1}: "failed", {3, 0, 2}: "unhealthy", {3, 0, 3}: "limited",
 	} {
-		for version, state := range want {
-			machine.Reset(1)
-			machine.SetDriver(version + ".1")
-			c := &machine.GPUs[0].Condition
-			c.FabricState, c.FabricStatus, c.FabricSummary = in.state, in.status, in.summary
-			states := map[string]float64{}
-			if state != "" {
-				states[state] = 1
-			}
-			got := nvidiatest.Readings(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0], driver.FabricState)
-			expect.Equal(t, fmt.Sprintf("%v, driver %s", in, version), states, got)
+		machine.Reset(1)
+		c := &machine.GPUs[0].Condition
+		c.FabricState, c.FabricStatus, c.FabricSummary = in.state, in.status, in.summary
+		states := map[string]float64{}
+		if want != "" {
+			states[want] = 1
 		}
+		got := nvidiatest.Readings(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0], driver.FabricState)
+		expect.Equal(t, fmt.Sprint(in), states, got)
 	}
 }
 

@@ -63,8 +63,6 @@ func fastFields() []field {
 		newField(nvml.FI_DEV_MEMORY_TEMP, "MEMORY_TEMP", driver.Temperature, "memory"),
 		links(nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, "NVLINK_THROUGHPUT_DATA_TX", kibibytes, driver.IOBytes, "transmit"),
 		links(nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, "NVLINK_THROUGHPUT_DATA_RX", kibibytes, driver.IOBytes, "receive"),
-		newField(nvml.FI_DEV_PCIE_COUNT_TX_BYTES, "PCIE_COUNT_TX_BYTES", driver.IOBytes, "pcie", "transmit"),
-		newField(nvml.FI_DEV_PCIE_COUNT_RX_BYTES, "PCIE_COUNT_RX_BYTES", driver.IOBytes, "pcie", "receive"),
 		throttling(nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, "CLOCKS_EVENT_REASON_SW_POWER_CAP", "power"),
 		throttling(nvml.FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST, "CLOCKS_EVENT_REASON_SYNC_BOOST", "sync_boost"),
 		throttling(nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT, "PERF_POLICY_BOARD_LIMIT", "board_limit"),
@@ -149,10 +147,12 @@ func memoryTemperature(v *nvml.FieldValue) (float64, bool) {
 }
 
 // field adds the reading of a field. A field that is not used is not asked again until it is
-// rechecked, since some take a millisecond: one whose reading another field has, and one whose
-// value is no usable counter.
+// rechecked, since some take a millisecond: one whose reading another field or GPM has, and a
+// counter of time with 32 bits, which is a setting.
 func (r *reader) field(f field, v *nvml.FieldValue) {
-	if r.has(f.quantity, f.labels) || !counts(f, nvml.ValueType(v.ValueType)) {
+	counts := f.quantity != driver.ThrottledSeconds || nvml.ValueType(v.ValueType) != nvml.VALUE_TYPE_UNSIGNED_INT
+	byGPM := f.quantity == driver.IOBytes && !r.gpu.mig && r.ask("nvmlGpmSampleGet") // whose count has another start
+	if r.has(f.quantity, f.labels) || !counts || byGPM {
 		r.took(f.name, nvml.ERROR_NOT_SUPPORTED)
 		return
 	}
@@ -167,22 +167,11 @@ func (r *reader) field(f field, v *nvml.FieldValue) {
 		r.errs = append(r.errs, fmt.Errorf("NVML_FI_DEV_%s: value of unknown type %d", f.name, v.ValueType))
 		return
 	}
-	if f.quantity == driver.IOBytes && !r.counted(f.labels[0], value) {
-		return
-	}
 	if f.name == recoveryAction {
 		r.append(nvidia.RecoveryAction(value, r.gpu.now()))
 		return
 	}
 	r.add(f.quantity, value*f.scale, f.labels[:]...)
-}
-
-// counts reports whether a value of a type can be that of the field, if it is a counter of time or
-// of bytes. A counter of bytes over PCIe with 32 bits wraps several times a second ("Value can be
-// wrapped").
-func counts(f field, kind nvml.ValueType) bool {
-	pcie := f.quantity == driver.IOBytes && f.labels[0] == "pcie"
-	return f.quantity != driver.ThrottledSeconds && !pcie || kind != nvml.VALUE_TYPE_UNSIGNED_INT
 }
 
 // decode returns the number in an nvmlValue_t of some nvmlValueType_t, on a machine whose long has

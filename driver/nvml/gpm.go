@@ -21,7 +21,6 @@ const (
 // gpmMeter measures a GPU or a GPU instance by GPM (Hopper and newer): NVML computes the means
 // between two samples of its counters.
 type gpmMeter struct {
-	units    engineUnits
 	samples  [2]nvml.GpmSample // nil: not allocated
 	last     int               // index of the last sample
 	at       time.Time         // time of the last sample; zero: there is none
@@ -40,48 +39,16 @@ func (m *gpmMeter) release(lib nvml.Interface) {
 	m.at, m.readings = time.Time{}, nil
 }
 
-// engineUnits is the number of units of each engine that has several. An engine that is missing has
-// an unknown number.
-type engineUnits map[string]int
-
-// unitsOf returns the units of a profile of GPU instances (nvmlGpuInstanceProfileInfo_t): of the
-// one with an ID, or of the one with all slices, whose instance is the whole GPU. It returns none
-// for a GPU that has no such profiles, with MIG mode on or off.
-func unitsOf(device nvml.Device, wanted func(nvml.GpuInstanceProfileInfo) bool) engineUnits {
-	var found engineUnits
-	most := uint32(0)
-	for profile := range nvml.GPU_INSTANCE_PROFILE_COUNT {
-		info, answer := device.GetGpuInstanceProfileInfo(profile)
-		if answer != nvml.SUCCESS || !wanted(info) || info.SliceCount <= most {
-			continue
-		}
-		most = info.SliceCount
-		found = engineUnits{
-			"decoder": int(info.DecoderCount), "encoder": int(info.EncoderCount), "jpeg": int(info.JpegCount),
-			"ofa": int(info.OfaCount),
-		}
-	}
-	return found
-}
-
-func wholeProfile(nvml.GpuInstanceProfileInfo) bool { return true }
-
-// gpmMetric is a metric of GPM (NVML_GPM_METRIC_* in nvml.h) in percent. Several metrics of one
-// engine are those of its units, of which the mean is reported.
+// gpmMetric is a metric of GPM (NVML_GPM_METRIC_* in nvml.h) in percent.
 type gpmMetric struct {
 	id       nvml.GpmMetricId
 	quantity driver.Quantity
 	engine   string
 }
 
-// encoderMetrics stands for NVML_GPM_METRIC_NVENC_*_UTIL, which are newer than the other metrics.
-// It is assumed that a driver rejects a request with a metric that it does not know; the request is
-// then repeated without them.
-const encoderMetrics = "NVML_GPM_METRIC_NVENC_0_UTIL"
-
-// gpmMetrics returns the metrics; those of one engine are adjacent.
-func gpmMetrics(encoders bool) []gpmMetric {
-	metrics := []gpmMetric{
+// gpmMetrics returns the metrics.
+func gpmMetrics() []gpmMetric {
+	return []gpmMetric{
 		{nvml.GPM_METRIC_GRAPHICS_UTIL, driver.Utilization, ""},
 		{nvml.GPM_METRIC_SM_UTIL, driver.EngineUtilization, "sm"},
 		{nvml.GPM_METRIC_SM_OCCUPANCY, driver.Occupancy, ""},
@@ -92,25 +59,6 @@ func gpmMetrics(encoders bool) []gpmMetric {
 		{nvml.GPM_METRIC_FP16_UTIL, driver.EngineUtilization, "fp16"},
 		{nvml.GPM_METRIC_INTEGER_UTIL, driver.EngineUtilization, "int"},
 	}
-	type units struct {
-		first  nvml.GpmMetricId
-		count  int
-		engine string
-	}
-	engines := []units{
-		{nvml.GPM_METRIC_NVDEC_0_UTIL, 8, "decoder"},
-		{nvml.GPM_METRIC_NVJPG_0_UTIL, 8, "jpeg"},
-		{nvml.GPM_METRIC_NVOFA_0_UTIL, 2, "ofa"},
-	}
-	if encoders {
-		engines = append(engines, units{nvml.GPM_METRIC_NVENC_0_UTIL, 4, "encoder"})
-	}
-	for _, many := range engines {
-		for i := range many.count {
-			metrics = append(metrics, gpmMetric{many.first + nvml.GpmMetricId(i), driver.EngineUtilization, many.engine})
-		}
-	}
-	return metrics
 }
 
 // gpmRate is a metric of GPM that is a rate, such as "PCIe traffic from this GPU in MiB/sec" and
@@ -130,27 +78,23 @@ func gpmTraffic() [4]gpmRate {
 	}
 }
 
-// gpm adds the readings of a GPU or a GPU instance by GPM, without traffic, which trafficByGPM
-// adds. take takes a sample with the NVML function; profile selects the profile of the GPU
-// instance. The readings stay the same until minGPM after a sample, and until the GPU is read
-// completely. Without the permission for
-// GPM, it counts as not supported.
-func (r *reader) gpm(
-	uuid, function string, take func(nvml.GpmSample) nvml.Return, profile func(nvml.GpuInstanceProfileInfo) bool,
-) {
+// gpm adds the readings of a GPU or a GPU instance by GPM. take takes a sample with the NVML
+// function. The readings stay the same until minGPM after a sample, and until the GPU is read
+// completely. Without the permission for GPM, it counts as not supported.
+func (r *reader) gpm(uuid, function string, take func(nvml.GpmSample) nvml.Return) {
 	if r.gpu.session.brief || !r.ask(function) || !r.ask("nvmlGpmMetricsGet") {
 		return
 	}
 	m := r.gpu.meters[uuid]
 	if m == nil {
-		m = &gpmMeter{units: unitsOf(r.gpu.handle, profile)}
+		m = &gpmMeter{}
 		r.gpu.meters[uuid] = m
 	}
 	if now := r.gpu.now(); now.Sub(m.at) >= minGPM && (r.gpu.pace.complete || len(m.readings) == 0) {
 		r.measure(m, now, function, take)
 	}
 	for _, reading := range m.readings {
-		if reading.Quantity != driver.IOBytes {
+		if reading.Quantity != driver.IOBytes || uuid == r.gpu.hardware.UUID {
 			r.append(reading)
 		}
 	}
@@ -192,8 +136,7 @@ func (r *reader) gpmSupported() bool {
 
 // means returns the means between the sample before and the last one.
 func (r *reader) means(m *gpmMeter, before nvml.GpmSample, seconds float64) []driver.Reading {
-	encoders := r.ask(encoderMetrics)
-	metrics, traffic := gpmMetrics(encoders), gpmTraffic()
+	metrics, traffic := gpmMetrics(), gpmTraffic()
 	get := nvml.GpmMetricsGetType{
 		Sample1: before, Sample2: m.samples[m.last],
 		NumMetrics: uint32(len(metrics) + len(traffic)),
@@ -204,50 +147,23 @@ func (r *reader) means(m *gpmMeter, before nvml.GpmSample, seconds float64) []dr
 	for i, over := range traffic {
 		get.Metrics[len(metrics)+i].MetricId = uint32(over.id)
 	}
-	answer := r.gpu.session.lib.GpmMetricsGet(&get)
-	if answer == nvml.ERROR_INVALID_ARGUMENT && encoders {
-		r.took(encoderMetrics, nvml.ERROR_NOT_SUPPORTED)
-		return r.means(m, before, seconds)
-	}
-	if !r.took("nvmlGpmMetricsGet", answer) {
+	if !r.took("nvmlGpmMetricsGet", r.gpu.session.lib.GpmMetricsGet(&get)) {
 		return nil
 	}
-	readings := gpmReadings(metrics, get.Metrics[:len(metrics)], m.units, m.at)
+	var readings []driver.Reading
+	for i, metric := range metrics {
+		if got := get.Metrics[i]; got.NvmlReturn == uint32(nvml.SUCCESS) && !math.IsNaN(got.Value) {
+			readings = append(readings, driver.Reading{
+				Quantity: metric.quantity, Labels: driver.Labels{metric.engine}, Value: min(1, got.Value*percent), At: m.at,
+			})
+		}
+	}
 	for i, over := range traffic {
 		if p := get.Metrics[len(metrics)+i]; p.NvmlReturn == uint32(nvml.SUCCESS) && p.Value >= 0 {
 			m.bytes[i] += p.Value * (1 << 20) * seconds // MiB/sec
 			readings = append(readings,
 				driver.Reading{Quantity: driver.IOBytes, Labels: over.labels, Value: m.bytes[i], At: m.at})
 		}
-	}
-	return readings
-}
-
-// gpmReadings returns the readings of metrics; those of one engine are combined to their mean. A
-// unit that the GPU lacks reads 0 in driver 580 and is not the last one: an H100 has the JPEG
-// decoders 1 to 7. Therefore the mean is over the number of units, if that is known; else over the
-// units that are not NaN, which DCGM omits too.
-func gpmReadings(metrics []gpmMetric, values []nvml.GpmMetric, units engineUnits, at time.Time) []driver.Reading {
-	var readings []driver.Reading
-	var sum float64 // over the units of the last reading
-	read := 0
-	for i, metric := range metrics {
-		count, known := units[metric.engine]
-		if values[i].NvmlReturn != uint32(nvml.SUCCESS) || math.IsNaN(values[i].Value) || known && count == 0 {
-			continue
-		}
-		n := len(readings)
-		if n == 0 || readings[n-1].Quantity != metric.quantity || readings[n-1].Labels[0] != metric.engine {
-			readings = append(readings,
-				driver.Reading{Quantity: metric.quantity, Labels: driver.Labels{metric.engine}, At: at})
-			sum, read, n = 0, 0, n+1
-		}
-		sum += values[i].Value * percent
-		read++
-		if !known {
-			count = read
-		}
-		readings[n-1].Value = min(1, sum/float64(count))
 	}
 	return readings
 }

@@ -37,9 +37,8 @@ type gpu struct {
 	mig         bool
 	unsupported map[string]time.Time // functions and fields, with the time at which they are tried again
 	pace        pace
-	kept        map[int]keptReadings     // last readings of queries that are not made for each sample, by index
-	meters      map[string]*gpmMeter     // of the GPU and of its MIG instances, by UUID
-	traffic     map[string]trafficMethod // by kind of link
+	kept        map[int]keptReadings // last readings of queries that are not made for each sample, by index
+	meters      map[string]*gpmMeter // of the GPU and of its MIG instances, by UUID
 	times       processTimes
 	busy        map[int][]driver.Reading // the last utilization of each process
 }
@@ -53,7 +52,7 @@ type keptReadings struct {
 func newGPU(found foundGPU, s *session, config Config) *gpu {
 	g := &gpu{
 		now: config.Now, sysfs: config.Sysfs, readAt: s.begun, meters: map[string]*gpmMeter{},
-		traffic: map[string]trafficMethod{}, pace: pace{every: config.Complete},
+		pace: pace{every: config.Complete},
 	}
 	g.renew(found, s)
 	return g
@@ -134,9 +133,8 @@ func (g *gpu) read() outcome {
 		r.run(g.handle, everyGPU)
 	} else {
 		take := func(sample nvml.GpmSample) nvml.Return { return sample.Get(g.handle) }
-		r.gpm(g.hardware.UUID, "nvmlGpmSampleGet", take, wholeProfile)
+		r.gpm(g.hardware.UUID, "nvmlGpmSampleGet", take)
 		r.run(g.handle, wholeGPU)
-		r.trafficByGPM()
 		r.processes(g.handle)
 	}
 	g.pace.note(&r)

@@ -18,7 +18,6 @@ type instance struct {
 	hardware    driver.Hardware
 	gpuInstance int
 	compute     int
-	profile     int  // ID of the profile of its GPU instance; -1: unknown
 	shared      bool // its GPU instance has several compute instances, so that values of it belong to none of them
 }
 
@@ -101,31 +100,27 @@ func (g *gpu) findInstance(r *reader, index int) (instance, bool) {
 	m.hardware.Instance = nvidia.Instance(m.gpuInstance, m.compute)
 	m.hardware.Model, _ = device.GetName() // a fact that may be missing
 	_, m.hardware.Profile, _ = strings.Cut(m.hardware.Model, " MIG ")
-	m.profile, m.hardware.Placement = g.placement(r, m.gpuInstance)
+	m.hardware.Placement = g.placement(r, m.gpuInstance)
 	return m, true
 }
 
-// placement returns the ID of the profile of a GPU instance, and its placement as in the device
-// names of NVIDIA's DRA driver: the GPU's minor number, the ID of the profile and the first memory
-// slice (nvmlGpuInstanceInfo_t). It returns -1 and "" if they are unknown.
-func (g *gpu) placement(r *reader, id int) (profile int, placement string) {
+// placement returns the placement of a GPU instance as in the device names of NVIDIA's DRA driver:
+// the GPU's minor number, the ID of the profile and the first memory slice (nvmlGpuInstanceInfo_t);
+// "" if one of them is unknown.
+func (g *gpu) placement(r *reader, id int) string {
 	const byID, infoOf = "nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetInfo"
 	if !r.ask(byID) || !r.ask(infoOf) {
-		return -1, ""
+		return ""
 	}
 	gpuInstance, answer := g.handle.GetGpuInstanceById(id)
 	if !r.took(byID, answer) {
-		return -1, ""
+		return ""
 	}
 	info, answer := gpuInstance.GetInfo()
-	if !r.took(infoOf, answer) {
-		return -1, ""
+	if !r.took(infoOf, answer) || g.minor < 0 {
+		return ""
 	}
-	profile = int(info.ProfileId)
-	if g.minor < 0 {
-		return profile, ""
-	}
-	return profile, nvidia.Placement(g.minor, profile, int(info.Placement.Start))
+	return nvidia.Placement(g.minor, int(info.ProfileId), int(info.Placement.Start))
 }
 
 // readInstance reads the memory and GPM metrics of a MIG device, whose processes have been read.
@@ -141,7 +136,7 @@ func (r *reader) readInstance(m *instance) {
 	}
 	r.gpm(m.hardware.UUID, "nvmlGpmMigSampleGet", func(sample nvml.GpmSample) nvml.Return {
 		return sample.MigGet(r.gpu.handle, m.gpuInstance)
-	}, func(info nvml.GpuInstanceProfileInfo) bool { return int(info.Id) == m.profile })
+	})
 	r.report()
 }
 

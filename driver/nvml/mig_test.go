@@ -18,8 +18,6 @@ import (
 func TestInstances(t *testing.T) {
 	c := newClock()
 	machine.Reset(2)
-	// Otherwise traffic is read by GPM.
-	machine.GPUs[1].NarrowPCIe, machine.GPUs[1].NVLinkTransmit, machine.GPUs[1].NVLinkReceive = 1, nan(), nan()
 	machine.Partition(1, 3)
 	s := newSource(t, c, nil)
 	nvidiatest.Sample(t, s)
@@ -43,8 +41,7 @@ func TestInstances(t *testing.T) {
 		"memory_reserved": instance.MemoryReserved, "engine_utilization int": 0.11,
 		"engine_utilization fp64": 0.12, "engine_utilization fp32": 0.13, "engine_utilization fp16": 0.14,
 		"utilization": 0.3, "engine_utilization sm": 0.05, "occupancy": 0.04, "engine_utilization tensor": 0.03,
-		"engine_utilization dram":    0.02,
-		"engine_utilization encoder": 0.07 / 2,
+		"engine_utilization dram": 0.02,
 	}
 	expect.Equal(t, "readings of an instance", want, nvidiatest.Values(got), nvidiatest.Approximately())
 	whole := of(t, samples, parent.UUID())

@@ -1,5 +1,5 @@
 // Package nvml reads NVIDIA GPUs and their MIG instances through NVML, NVIDIA's management library.
-// The library, libnvidia-ml.so.1, is part of NVIDIA's driver, 510 or newer, and is opened at run
+// The library, libnvidia-ml.so.1, is part of NVIDIA's driver, 570 or newer, and is opened at run
 // time; without it, Sample returns driver.ErrAbsent. Meanings and units of values are those of
 // NVML's header, nvml.h; the tables of this package have the function or field of each quantity.
 //

@@ -41,7 +41,6 @@ func queries() []query {
 			number(nvml.Device.GetTotalEnergyConsumption, 1e-3, driver.Energy),
 		},
 		{"nvmlDeviceGetTemperatureV", everyGPU, 0, readTemperature},
-		{"nvmlDeviceGetTemperature", everyGPU, 0, number(oldTemperature, one, driver.Temperature, "gpu")},
 		{"nvmlDeviceGetClockInfo", everyGPU, 0, readClocks},
 		engine("nvmlDeviceGetEncoderUtilization", "encoder", nvml.Device.GetEncoderUtilization),
 		engine("nvmlDeviceGetDecoderUtilization", "decoder", nvml.Device.GetDecoderUtilization),
@@ -135,11 +134,6 @@ func readTemperature(r *reader, device nvml.Device) nvml.Return {
 		r.add(driver.Temperature, float64(t.Temperature), "gpu")
 	}
 	return answer
-}
-
-// oldTemperature is the function of drivers before 570.
-func oldTemperature(device nvml.Device) (uint32, nvml.Return) {
-	return device.GetTemperature(nvml.TEMPERATURE_GPU)
 }
 
 // readClocks reads the clocks in MHz.

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
-	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
@@ -34,12 +32,12 @@ func TestQuantities(t *testing.T) {
 	want := nvidiatest.Quantities(g)
 	maps.Copy(want, map[string]float64{
 		"utilization": g.Utilization, "clock graphics": g.ClockGraphics, "engine_utilization dram": g.MemoryUtilization,
-		"io_bytes pcie transmit": g.PCIeTransmit, "io_bytes pcie receive": g.PCIeReceive,
 		"io_bytes nvlink transmit": g.NVLinkTransmit, "io_bytes nvlink receive": g.NVLinkReceive,
 		"throttled_seconds power": g.Throttled.Power, "throttled_seconds thermal": g.Throttled.SoftThermal,
 		"throttled_seconds hw_thermal": g.Throttled.HardThermal, "throttled_seconds hw_power_brake": g.Throttled.PowerBrake,
 		"throttled_seconds sync_boost": g.Throttled.SyncBoost, "throttled_seconds board_limit": g.Throttled.BoardLimit,
 		"throttled_seconds reliability": g.Throttled.Reliability,
+		"engine_utilization jpeg":       g.JPEG, "engine_utilization ofa": g.OFA,
 	})
 	expect.Equal(t, "readings", want, nvidiatest.Values(got), nvidiatest.Approximately())
 	wantHardware := driver.Hardware{
@@ -56,8 +54,7 @@ func TestDriverVersions(t *testing.T) {
 	whole := []string{"power", "thermal", "hw_thermal", "hw_power_brake", "sync_boost", "board_limit", "reliability"}
 	older := []string{"power", "thermal", "sync_boost", "board_limit", "reliability"}
 	for version, reasons := range map[string][]string{
-		"535.183.01": older, "550.163.01": older, "570.86.15": older, "575.51.03": whole, "580.65.06": whole,
-		"580.159.04": whole, "590.44.01": whole, "": older,
+		"570.86.15": older, "575.51.03": whole, "580.65.06": whole, "580.159.04": whole, "590.44.01": whole, "": older,
 	} {
 		t.Run(version, func(t *testing.T) {
 			machine.Reset(1)
@@ -99,8 +96,7 @@ func TestGPM(t *testing.T) {
 	for name, want := range map[string]float64{
 		"utilization": 0.505, "engine_utilization sm": 0.505 / 2, "occupancy": 0.505 / 4,
 		"engine_utilization tensor": 0.505 / 8,
-		"engine_utilization dram":   0.25, "engine_utilization decoder": (0.5 + 0.25) / 7,
-		"engine_utilization encoder": (0.6 + 0.2) / 2, "engine_utilization int": 0.11,
+		"engine_utilization dram":   0.25, "engine_utilization decoder": g.Decoder, "engine_utilization int": 0.11,
 		"engine_utilization fp64": 0.12, "engine_utilization fp32": 0.13, "engine_utilization fp16": 0.14,
 	} {
 		expect.That(t, math.Abs(got[name]-want) <= 1e-6, "%s is %v, want %v", name, got[name], want)
@@ -113,6 +109,11 @@ func TestGPM(t *testing.T) {
 		}
 	}
 	expect.That(t, machine.GPMSamples == 2, "%d GPM samples are allocated for one GPU", machine.GPMSamples)
+	machine.GPMNaN = int64(nvml.GPM_METRIC_GRAPHICS_UTIL)
+	c.Advance(1)
+	if v, ok := nvidiatest.Value(of(t, nvidiatest.Sample(t, s), g.UUID()), driver.Utilization); !ok || v != g.Utilization {
+		t.Errorf("utilization is %v, want NVML's own where GPM answers NaN", v)
+	}
 }
 
 // The node of the GPU's memory is sysfs's, where that has one.
@@ -148,77 +149,24 @@ func TestSlowFields(t *testing.T) {
 	expect.That(t, v == g.Corrected, "ecc_corrected is %v after 10 s, want %v", v, g.Corrected)
 }
 
-// A driver that does not know the metrics of encoders is asked without them, and for these once in
-// a while.
-func TestGPMWithoutEncoders(t *testing.T) {
-	c := newClock()
-	machine.Reset(1)
-	machine.GPMMetrics = int64(nvml.GPM_METRIC_NVENC_0_UTIL)
-	g := &machine.GPUs[0]
-	s := newSource(t, c, nil)
-	var got map[string]float64
-	for range 10 {
-		got = nvidiatest.Values(of(t, nvidiatest.Sample(t, s), g.UUID()))
-		c.Advance(1)
-	}
-	for name, want := range map[string]float64{"occupancy": g.Utilization / 4, "engine_utilization encoder": g.Encoder} {
-		expect.That(t, math.Abs(got[name]-want) <= 1e-6, "%s is %v, want %v", name, got[name], want)
-	}
-	if calls := machine.Calls("nvmlGpmMetricsGet"); calls != 9+1 {
-		t.Errorf("nvmlGpmMetricsGet was called %d times for 9 means", calls)
-	}
-	machine.GPMMetrics = 0
-	c.Advance(recheck.Seconds())
-	nvidiatest.Sample(t, s)
-	c.Advance(1)
-	whole := of(t, nvidiatest.Sample(t, s), g.UUID())
-	v, _ := nvidiatest.Value(whole, driver.EngineUtilization, "encoder")
-	expect.That(t, math.Abs(v-0.4) <= 1e-6, "encoder is %v once the driver knows the metric", v)
-}
-
-// The ways to count PCIe traffic: in this order, and never from one to the other.
+// Traffic is counted by GPM, and over NVLink by the GPU's counters where there is no GPM.
 func TestTraffic(t *testing.T) {
-	for _, tc := range []struct {
-		name   string
-		change func(*nvmltest.GPU)
-		want   func(g *nvmltest.GPU, seconds float64) map[string]float64
-	}{
-		{"counted", func(*nvmltest.GPU) {}, func(g *nvmltest.GPU, _ float64) map[string]float64 {
-			return map[string]float64{"io_bytes pcie transmit": g.PCIeTransmit, "io_bytes pcie receive": g.PCIeReceive}
-		}},
-		{
-			"counters wrap: by GPM", func(g *nvmltest.GPU) { g.NarrowPCIe = 1 },
-			func(g *nvmltest.GPU, seconds float64) map[string]float64 {
-				return map[string]float64{
-					"io_bytes pcie transmit": g.PCIeTransmitRate * seconds,
-					"io_bytes pcie receive":  g.PCIeReceiveRate * seconds,
-				}
-			},
+	for gpm, want := range map[int64]map[string]float64{
+		1: {
+			"pcie transmit": 10 * 2e9, "pcie receive": 10 * 1e9, "nvlink transmit": 10 * 1000 * 1024, "nvlink receive": 10 * 3e6,
 		},
-		{
-			"neither", func(g *nvmltest.GPU) { g.NarrowPCIe, g.GPM = 1, 0 },
-			func(*nvmltest.GPU, float64) map[string]float64 { return map[string]float64{} },
-		},
+		0: {"nvlink transmit": 1<<40 + 10*1000*1024, "nvlink receive": 1 << 41},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			c := newClock()
-			machine.Reset(1)
-			g := &machine.GPUs[0]
-			tc.change(g)
-			s := newSource(t, c, nil)
+		c := newClock()
+		machine.Reset(1)
+		machine.GPUs[0].GPM = gpm
+		s := newSource(t, c, nil)
+		for range 10 {
 			nvidiatest.Sample(t, s)
-			for range 10 {
-				c.Advance(1)
-				nvidiatest.Sample(t, s)
-			}
-			got := map[string]float64{}
-			for name, v := range nvidiatest.Values(of(t, nvidiatest.Sample(t, s), g.UUID())) {
-				if len(name) > 13 && name[:13] == "io_bytes pcie" {
-					got[name] = v
-				}
-			}
-			expect.Equal(t, "traffic after 10 s", tc.want(g, 10), got, nvidiatest.Approximately())
-		})
+			c.Advance(1)
+		}
+		got := nvidiatest.Readings(nvidiatest.Sample(t, s)[0], driver.IOBytes)
+		expect.Equal(t, "traffic after 10 s", want, got, nvidiatest.Approximately())
 	}
 }
 
@@ -229,7 +177,7 @@ func TestMemoryTemperature(t *testing.T) {
 		driver  string
 		celsius float64
 		want    bool
-	}{{"545.23.08", 70, true}, {"580.65.06", 70, true}, {"580.65.06", 0, false}, {"580.65.06", 255, false}} {
+	}{{"580.65.06", 70, true}, {"580.65.06", 0, false}, {"580.65.06", 255, false}} {
 		machine.Reset(1)
 		machine.SetDriver(tc.driver)
 		machine.GPUs[0].MemoryTemperature = tc.celsius
@@ -239,123 +187,12 @@ func TestMemoryTemperature(t *testing.T) {
 	}
 }
 
-// The units of an engine are as many as the profile of the whole GPU has. Of a GPU without profiles
-// they are those that have a value.
-func TestGPMUnits(t *testing.T) {
-	for name, tc := range map[string]struct {
-		set  func(g *nvmltest.GPU)
-		want map[string]float64 // the fake's decoders are busy 0.5 and 0.25, its encoders 0.6 and 0.2
-	}{
-		"7 decoders":                    {func(*nvmltest.GPU) {}, map[string]float64{"decoder": 0.75 / 7, "encoder": 0.4}},
-		"no encoders, but NVML's own":   {func(g *nvmltest.GPU) { g.Encoders = 0 }, map[string]float64{"encoder": 0.1}},
-		"no profiles: units with value": {func(g *nvmltest.GPU) { g.MaxMIG = 0 }, map[string]float64{"decoder": 0.375}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := newClock()
-			machine.Reset(1)
-			g := &machine.GPUs[0]
-			tc.set(g)
-			s := newSource(t, c, nil)
-			nvidiatest.Sample(t, s)
-			c.Advance(1)
-			got := of(t, nvidiatest.Sample(t, s), g.UUID())
-			for engine, want := range tc.want {
-				v, _ := nvidiatest.Value(got, driver.EngineUtilization, engine)
-				expect.That(t, math.Abs(v-want) <= 1e-6, "%s is %v, want %v", engine, v, want)
-			}
-		})
-	}
-}
-
-// A unit of an engine that answers NaN is none, and the others are read.
-func TestGPMUnitWithoutValue(t *testing.T) {
-	c := newClock()
-	machine.Reset(1)
-	machine.GPMNaN = int64(nvml.GPM_METRIC_NVDEC_0_UTIL) + 1
-	g := &machine.GPUs[0]
-	g.MaxMIG = 0
-	s := newSource(t, c, nil)
-	nvidiatest.Sample(t, s)
-	c.Advance(1)
-	got := of(t, nvidiatest.Sample(t, s), g.UUID())
-	if v, _ := nvidiatest.Value(got, driver.EngineUtilization, "decoder"); math.Abs(v-0.5) > 1e-6 {
-		t.Errorf("decoder is %v, want that of the one unit that has a value", v)
-	}
-	machine.GPMNaN = int64(nvml.GPM_METRIC_GRAPHICS_UTIL)
-	c.Advance(1)
-	if v, ok := nvidiatest.Value(of(t, nvidiatest.Sample(t, s), g.UUID()), driver.Utilization); !ok || v != g.Utilization {
-		t.Errorf("utilization is %v, want NVML's own where GPM answers NaN", v)
-	}
-}
-
-// An NVLink counter that stays 0 while GPM reports traffic does not count. One that moves does,
-// even if it began at 0.
-func TestNVLinkCounterAtZero(t *testing.T) {
-	for name, counts := range map[string]bool{"it stands still": false, "it counts": true} {
-		t.Run(name, func(t *testing.T) {
-			c := newClock()
-			machine.Reset(1)
-			g := &machine.GPUs[0]
-			g.NVLinkTransmit, g.NVLinkReceive = 0, 0
-			s := newSource(t, c, nil)
-			nvidiatest.Sample(t, s)
-			for range 10 {
-				c.Advance(1)
-				if !counts {
-					g.NVLinkTransmit = 0
-				}
-				nvidiatest.Sample(t, s)
-			}
-			got, ok := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.IOBytes, "nvlink", "receive")
-			if want := map[bool]float64{false: 10 * 3e6, true: 0}[counts]; !ok || math.Abs(got-want) > 1 {
-				t.Errorf("%v bytes were received, want %v", got, want)
-			}
-			got, _ = nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.IOBytes, "nvlink", "transmit")
-			if want := 10 * 1000 * 1024.; math.Abs(got-want) > 1 {
-				t.Errorf("%v bytes were transmitted, want %v", got, want)
-			}
-		})
-	}
-}
-
-// If the NVLink fields are not supported, GPM is used permanently.
-func TestNVLinkByGPM(t *testing.T) {
-	c := newClock()
-	machine.Reset(1)
-	g := &machine.GPUs[0]
-	g.NVLinkTransmit, g.NVLinkReceive = nan(), nan()
-	s := newSource(t, c, nil)
-	traffic := func() map[string]float64 {
-		got := map[string]float64{}
-		for name, v := range nvidiatest.Values(of(t, nvidiatest.Sample(t, s), g.UUID())) {
-			if strings.HasPrefix(name, "io_bytes nvlink") {
-				got[name] = v
-			}
-		}
-		return got
-	}
-	for range 10 {
-		nvidiatest.Sample(t, s)
-		c.Advance(1)
-	}
-	want := map[string]float64{"io_bytes nvlink transmit": 10 * 1000 * 1024, "io_bytes nvlink receive": 10 * 3e6}
-	expect.Equal(t, "traffic after 10 s", want, traffic(), nvidiatest.Approximately())
-	g.NVLinkTransmit, g.NVLinkReceive = 1<<40, 1<<41 // they count from another point
-	c.Advance(recheck.Seconds())
-	if got := traffic(); len(got) != 0 { // the time is too long for a mean
-		t.Errorf("traffic after 10 minutes: %v", got)
-	}
-	c.Advance(1)
-	want["io_bytes nvlink transmit"], want["io_bytes nvlink receive"] = 11*1000*1024, 11*3e6
-	expect.Equal(t, "traffic after the fields came to be supported", want, traffic(), nvidiatest.Approximately())
-}
-
 // The library of an old driver lacks functions: they are not called, which would end the program.
 func TestOldLibrary(t *testing.T) {
 	machine.Reset(1)
 	s := newSource(t, newClock(), func(c *Config) { c.Library = machine.OldLibrary })
 	got := nvidiatest.Values(of(t, nvidiatest.Sample(t, s), machine.GPUs[0].UUID()))
-	expect.That(t, got["temperature gpu"] == machine.GPUs[0].Temperature, "temperature is %v", got["temperature gpu"])
+	expect.That(t, got["power"] == machine.GPUs[0].Power, "power is %v", got["power"])
 	for _, function := range []string{
 		"nvmlDeviceGetTemperatureV", "nvmlDeviceGetJpgUtilization",
 		"nvmlDeviceGetOfaUtilization", "nvmlDeviceGetFieldValues", "nvmlGpmSampleGet",

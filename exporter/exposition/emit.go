@@ -26,13 +26,13 @@ type sink interface {
 type emission struct {
 	sink
 	families *[numFamilies]Family
-	choices  Choices
 	specs    driver.Catalogue
 	cache    *labelCache // nil: the sink needs no labels, and gets none
 
 	young map[podresources.Pod]bool  // pods without series of their own
 	sole  map[driver.ID]*book.Device // devices of one claim alone
 
+	allSources bool // those of measured quantities, too
 	collecting bool // the walk collects facts, whose labels are not cached
 }
 
@@ -354,7 +354,7 @@ func (e *emission) quantitySource(device *owner, s *book.Series) {
 	}
 	defined := s.Origin.Computed == join.Integral &&
 		(s.Quantity == driver.ActiveSeconds || e.specs.Spec(s.Quantity).Derived)
-	if e.choices.Of(GroupQuantitySource) == On || s.Origin.Computed != 0 && !defined {
+	if e.allSources || s.Origin.Computed != 0 && !defined {
 		e.gauge(famDeviceQuantitySource, e.cache.source(device, s), 1)
 	}
 }

@@ -2,6 +2,7 @@ package exposition
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -105,22 +106,11 @@ func Families(catalogue driver.Catalogue) []Family {
 // attributed) has the zero Family.
 func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Family {
 	var all [numFamilies]Family
-	for _, part := range []struct {
-		families map[familyID]Family
-		rank     rank // of those without another one
-	}{
-		{deviceFamilies(), rankDevice},
-		{claimFamilies(), rankClaim},
-		{recordedFamilies(), rankClaim},
-		{lifecycleFamilies(), rankDevice},
-		{podFamilies(), rankPod},
-		{ownFamilies(), rankDevice},
-	} {
-		for id, f := range part.families {
-			f.rank, f.unlimited = cmp.Or(f.rank, part.rank), id >= famUnresolved
-			if f.info {
-				f.rank = rankHolderInfo
-			}
+	for _, some := range allFixed() {
+		for id, f := range some.families {
+			f.rank, f.unlimited = cmp.Or(f.rank, some.rank), id >= famUnresolved
+			f.Labels = append(slices.Clone(some.labels), f.Labels...)
+			f.named()
 			if strings.HasPrefix(f.Name, "dra_pod_") {
 				f.Groups = append(f.Groups, GroupPods)
 			}
@@ -145,6 +135,19 @@ func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Fami
 		f.off = !choices.exports(f)
 	}
 	return &all
+}
+
+// named sets the type and the unit that follow from the name.
+func (f *Family) named() {
+	if strings.HasSuffix(f.Name, "_total") {
+		f.Type = driver.Counter
+	}
+	switch {
+	case strings.Contains(f.Name, "_seconds"):
+		f.Unit = "seconds"
+	case strings.HasSuffix(f.Name, "_ratio"):
+		f.Unit = "ratio"
+	}
 }
 
 // addHeld adds the families of a quantity of claims and pods, and of what is charged to none.

@@ -1,7 +1,6 @@
 package exposition
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -107,18 +106,8 @@ func (c Choices) Of(g Group) string {
 	if chosen := c[g]; chosen != "" {
 		return chosen
 	}
-	switch g {
-	case GroupHistograms:
-		return Native
-	case GroupQuantitySource:
-		return Estimates
-	case GroupDetails:
-		return Off
-	case GroupErrors, GroupPeaks, GroupPods, GroupTopology, GroupFit, GroupEfficiency, GroupLifecycle:
-		return On
-	default:
-		panic(fmt.Sprintf("there is no group %q", g))
-	}
+	all := Groups()
+	return all[slices.IndexFunc(all, func(of GroupInfo) bool { return of.Group == g })].Choices[0]
 }
 
 // Has reports whether anything of a group is exported.

@@ -56,49 +56,30 @@ func eachClassic(family *Family, h *distribution.Histogram, f func(bound float64
 	}
 }
 
-func (textFormat) histogram(
-	body []byte, f *Family, l *labels, h *distribution.Histogram, _ int64, classic bool,
-) []byte {
-	if !classic && !f.Summed {
-		return body
-	}
-	return appendClassic(body, f, l, h, classic, appendFloat)
-}
-
-func (o openMetricsFormat) histogram(
+// histogram appends the samples of a classic histogram. Without buckets, it has that of all.
+func (t textFormat) histogram(
 	body []byte, f *Family, l *labels, h *distribution.Histogram, born int64, classic bool,
-) []byte {
-	if !classic && !f.Summed {
-		return body
-	}
-	body = appendClassic(body, f, l, h, classic, appendOpenMetricsFloat)
-	if o.created && born != 0 {
-		body = append(appendName(body, f.Name+"_created", l), ' ')
-		body = append(appendOpenMetricsFloat(body, float64(born)/1e9), '\n')
-	}
-	return body
-}
-
-// appendClassic appends the samples of a classic histogram. Without buckets, it has that of all.
-func appendClassic(
-	body []byte, f *Family, l *labels, h *distribution.Histogram, buckets bool, number func([]byte, float64) []byte,
 ) []byte {
 	bucket := func(bound float64, count uint64) {
 		body = append(append(body, f.Name...), "_bucket{"...)
 		if !l.empty() {
 			body = append(l.appendText(body), ',')
 		}
-		body = number(append(body, `le="`...), bound)
-		body = append(appendCount(append(body, `"} `...), count), '\n')
+		body = t.appendFloat(append(body, `le="`...), bound)
+		body = append(strconv.AppendUint(append(body, `"} `...), count, 10), '\n')
 	}
-	if buckets {
+	switch {
+	case classic:
 		eachClassic(f, h, bucket)
+	case !f.Summed:
+		return body
 	}
 	bucket(math.Inf(1), h.Count())
 	body = append(appendName(body, f.Name+"_sum", l), ' ')
-	body = append(number(body, h.Sum()), '\n')
+	body = append(t.appendFloat(body, h.Sum()), '\n')
 	body = append(appendName(body, f.Name+"_count", l), ' ')
-	return append(appendCount(body, h.Count()), '\n')
+	body = append(strconv.AppendUint(body, h.Count(), 10), '\n')
+	return t.appendCreated(body, f, l, born)
 }
 
 // histogram appends an io.prometheus.client.Histogram: sample_count (1), sample_sum (2), bucket (3)
@@ -183,5 +164,3 @@ func appendDelta(deltas []byte, before, count uint64) []byte {
 	}
 	return protowire.AppendVarint(deltas, delta)
 }
-
-func appendCount(body []byte, count uint64) []byte { return strconv.AppendUint(body, count, 10) }

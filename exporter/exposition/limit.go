@@ -26,12 +26,17 @@ type Limiter struct {
 	keep    int // the lowest exported rank
 	evicted []eviction
 
+	classic, allSources bool // chosen
+
 	families *[numFamilies]Family // of the snapshots' catalogue; nil: no snapshot yet
 }
 
 // NewLimiter returns a limiter for the series of the chosen groups. maxSeries 0 means no limit.
 func NewLimiter(maxSeries int, choices Choices) *Limiter {
-	return &Limiter{max: maxSeries, choices: choices}
+	return &Limiter{
+		max: maxSeries, choices: choices,
+		classic: choices.Of(GroupHistograms) == Classic, allSources: choices.Of(GroupQuantitySource) == On,
+	}
 }
 
 // eviction records how many series were dropped before their retention was over.
@@ -107,7 +112,7 @@ func (l *Limiter) Apply(books book.Evicter, s *book.Snapshot) *Snapshot {
 	if l.families == nil {
 		l.families = allFamilies(s.Catalogue.OrStandard(), l.choices)
 	}
-	c := l.countSeries(out)
+	c := l.count(out, out.walk)
 	if l.max <= 0 {
 		out.Series = c.atLeast(0)
 		return out
@@ -121,19 +126,19 @@ func (l *Limiter) Apply(books book.Evicter, s *book.Snapshot) *Snapshot {
 			if over <= 0 {
 				return false
 			}
-			ended := l.counting()
-			e := l.emission(&ended, out)
-			if pod {
-				e.pod(h, s.Time)
-			} else {
-				e.claim(h, out)
-			}
+			ended := l.count(out, func(e *emission) {
+				if pod {
+					e.pod(h, s.Time)
+				} else {
+					e.claim(h, out)
+				}
+			})
 			n := ended.atLeast(0)
 			over -= n
 			l.evicted = append(l.evicted, eviction{until: until, series: n})
 			return true
 		})
-		c = l.countSeries(out)
+		c = l.count(out, out.walk)
 	}
 	for l.keep < int(numRanks) && c.atLeast(l.keep) > l.max {
 		l.keep++
@@ -151,16 +156,9 @@ func (l *Limiter) Apply(books book.Evicter, s *book.Snapshot) *Snapshot {
 	return out
 }
 
-func (l *Limiter) countSeries(s *Snapshot) counting {
-	c := l.counting()
-	s.walk(l.emission(&c, s))
+// count returns the numbers of the series that a walk over a snapshot passes.
+func (l *Limiter) count(s *Snapshot, walk func(*emission)) counting {
+	c := counting{families: l.families, classic: l.classic}
+	walk(&emission{sink: &c, families: l.families, specs: s.Catalogue, allSources: l.allSources})
 	return c
-}
-
-func (l *Limiter) counting() counting {
-	return counting{families: l.families, classic: l.choices.Of(GroupHistograms) == Classic}
-}
-
-func (l *Limiter) emission(c *counting, s *Snapshot) *emission {
-	return &emission{sink: c, families: l.families, choices: l.choices, specs: s.Catalogue}
 }

@@ -28,7 +28,7 @@ func TestNumbers(t *testing.T) {
 			Metric: []*dto.Metric{{Gauge: &dto.Gauge{Value: &value}}},
 		}
 		for kind, own := range map[expfmt.FormatType]format{
-			expfmt.TypeTextPlain: textFormat{}, expfmt.TypeOpenMetrics: openMetricsFormat{},
+			expfmt.TypeTextPlain: textFormat{}, expfmt.TypeOpenMetrics: textFormat{open: true},
 		} {
 			var want bytes.Buffer
 			must.Do(t, expfmt.NewEncoder(&want, expfmt.NewFormat(kind)).Encode(f))

@@ -550,7 +550,7 @@ func TestOwnDetails(t *testing.T) {
 				expect.That(t, answer.StatusCode == http.StatusOK && strings.Contains(body, want),
 					"%s as %s: %s without %q:\n%s", path, accept, answer.Status, want, body)
 			}
-			for _, secret := range []string{"theirs", "their-pod", "SECRETMODEL", "gpu-0: XID"} {
+			for _, secret := range []string{"theirs", "their-pod", "SECRETMODEL", "gpu-0: XID", "Absent"} {
 				expect.That(t, !strings.Contains(body, secret), "%s as %s has %q:\n%s", path, accept, secret, body)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // Attribution is how a device is divided among claims, or a claim's part among pods.
@@ -137,4 +138,239 @@ func capacityFraction(consumed []driver.Amount, total map[string]float64) float6
 		}
 	}
 	return sum
+}
+
+// Share is one allocation of a device to one claim.
+type Share struct {
+	podresources.Allocation
+	Pods   []podresources.Pod // distinct pods of Holders, sorted
+	Weight float64            // its part of the device: the weights of a held device sum to 1; 0 for admin access
+	Uses   []Use              // the part of the device that each pod's processes used; nil: unknown
+	// Sampled reports that the utilization by process is from few samples: none of a process is no
+	// proof that it did nothing.
+	Sampled bool
+	// ByProcess reports whether the utilization by the pods' processes is known.
+	ByProcess bool
+	// Own is the share's own part, if claims have CPUs of their own in the device, else nil. The
+	// share's pods have equal parts of it.
+	Own *Own
+}
+
+// sharesOf returns the allocations that pods hold.
+func sharesOf(allocations []podresources.Allocation) []Share {
+	shares := make([]Share, 0, len(allocations))
+	for i := range allocations {
+		if s := newShare(allocations[i]); len(s.Holders) > 0 {
+			shares = append(shares, s)
+		}
+	}
+	return shares
+}
+
+func newShare(a podresources.Allocation) Share {
+	a.Holders = cleanHolders(&a)
+	s := Share{Allocation: a, Pods: make([]podresources.Pod, 0, len(a.Holders))}
+	for _, h := range a.Holders {
+		s.Pods = append(s.Pods, h.Pod)
+	}
+	s.normalize()
+	return s
+}
+
+func (s *Share) normalize() {
+	if !slices.IsSortedFunc(s.Pods, podresources.Pod.Compare) {
+		slices.SortFunc(s.Pods, podresources.Pod.Compare)
+	}
+	s.Pods = slices.Compact(s.Pods)
+}
+
+// mergeShares sorts the shares of a device and merges those of the same allocation.
+func mergeShares(shares []Share) []Share {
+	return mergeSharesBy(shares, podresources.Allocation.Compare)
+}
+
+// mergeSharesBy merges shares that compare as equal.
+func mergeSharesBy(shares []Share, compare func(a, b podresources.Allocation) int) []Share {
+	if len(shares) < 2 {
+		return shares
+	}
+	slices.SortStableFunc(shares, func(a, b Share) int { return compare(a.Allocation, b.Allocation) })
+	out := shares[:1]
+	for _, s := range shares[1:] {
+		last := &out[len(out)-1]
+		if compare(last.Allocation, s.Allocation) != 0 {
+			out = append(out, s)
+			continue
+		}
+		last.Holders = slices.Concat(last.Holders, s.Holders)
+		slices.SortFunc(last.Holders, compareHolders)
+		last.Holders = slices.Compact(last.Holders)
+		last.Pods = slices.Concat(last.Pods, s.Pods)
+		last.normalize()
+	}
+	return out
+}
+
+// Own is a share's part of a device that is a group of CPUs, of which each claim has its own.
+type Own struct {
+	Part float64 // of the device's CPUs; a CPU of several shares counts in equal parts
+	Use  Use     // the part of all CPUs' work that these CPUs do
+	// Unknown reports that the driver has prepared the claim, but its CPUs are unknown: the claim may
+	// be active whenever the device is.
+	Unknown bool
+}
+
+// cutCPUs removes CPUs that the device does not have from the shares: a claim for devices of
+// several NUMA nodes has the CPUs of all of them.
+func cutCPUs(shares []Share, of []int) {
+	for i := range shares {
+		s := &shares[i]
+		var cpus []int
+		for _, cpu := range s.CPUs {
+			if _, has := slices.BinarySearch(of, cpu); has {
+				cpus = append(cpus, cpu)
+			}
+		}
+		s.CPUs = cpus
+	}
+}
+
+// hasOwnCPUs reports whether claims have CPUs of their own in the device, known or not.
+func (d *Device) hasOwnCPUs() bool {
+	return slices.ContainsFunc(d.Shares, func(s Share) bool { return !s.Admin && s.OwnCPUs })
+}
+
+// keepBusy records the utilization of a CPU. The first source that reports one counts.
+func (f *deviceFacts) keepBusy(d *Device, cpu int, utilization float64) {
+	if !d.hasOwnCPUs() {
+		return
+	}
+	if f.busy == nil {
+		f.busy = make(map[int]float64, len(d.Entry.CPUs))
+	}
+	if _, known := f.busy[cpu]; !known {
+		f.busy[cpu] = utilization
+	}
+}
+
+// byCPUs sets the weights by the number of CPUs of each share. If a share has none, it changes
+// nothing and returns false.
+func byCPUs(shares []Share) bool {
+	all := 0
+	for i := range shares {
+		if s := &shares[i]; !s.Admin {
+			if len(s.CPUs) == 0 {
+				return false
+			}
+			all += len(s.CPUs)
+		}
+	}
+	if all == 0 {
+		return false
+	}
+	for i := range shares {
+		if s := &shares[i]; !s.Admin {
+			s.Weight = float64(len(s.CPUs)) / float64(all)
+		}
+	}
+	return true
+}
+
+// divideByCPUs computes what each share's own CPUs do. It returns false if claims have no CPUs of
+// their own. The work of other CPUs is unattributed. Shares whose CPUs are unknown, or not prepared
+// yet, have none of it. If the utilization of a CPU is unknown, all CPUs are taken to be equally
+// busy.
+func divideByCPUs(d *Device, busy map[int]float64) bool {
+	if !d.hasOwnCPUs() {
+		return false
+	}
+	d.Shares = slices.Clone(d.Shares) // other results share them
+	owners := map[int]int{}
+	for i := range d.Shares {
+		if s := &d.Shares[i]; !s.Admin {
+			for _, cpu := range s.CPUs {
+				owners[cpu]++
+			}
+		}
+	}
+	all := 0.0
+	if len(busy) == len(d.Entry.CPUs) {
+		for _, utilization := range busy {
+			all += utilization
+		}
+	}
+	for i := range d.Shares {
+		s := &d.Shares[i]
+		if s.Admin {
+			continue
+		}
+		if len(s.CPUs) == 0 {
+			s.Own = &Own{Unknown: s.State == podresources.StatePrepared}
+			continue
+		}
+		part, used := 0.0, 0.0
+		for _, cpu := range s.CPUs {
+			part += 1 / float64(owners[cpu])
+			used += busy[cpu] / float64(owners[cpu])
+		}
+		s.Own = &Own{Part: part / float64(len(d.Entry.CPUs))}
+		s.Own.Use = Evenly(s.Own.Part)
+		if all > 0 {
+			s.Own.Use[driver.ByTime], s.Own.Use[driver.ByWork] = used/all, used/all
+		}
+	}
+	d.Attribution = AttributionCPUs
+	return true
+}
+
+// Part is a partition of a parent device in a span of time, for [DivideParent].
+type Part struct {
+	Share    float64 // the partition's part of the parent, above 0
+	Activity float64 // mean utilization, 0 to 1; below 0: unknown
+	Held     bool    // a claim or pod held it
+
+	Fraction float64 // the part of what the parent did; set by DivideParent
+}
+
+// counts reports whether the partition gets a part of what the parent did: it was held or active.
+// Partitions that do not exist get none.
+func (p *Part) counts() bool { return p.Share > 0 && (p.Held || p.Activity > 0) }
+
+// DivideParent divides what only a parent measures (power, energy) among its partitions. idle, from
+// 0 to 1, is the part that the parent would have used without any activity. A partition gets
+//
+//   - of the idle part, its share of the parent;
+//   - of the active part, a part in proportion to activity × share. If its activity is unknown, or
+//     no partition was active, it gets its share; the others divide the rest.
+//
+// The fractions sum to at most 1; the rest is the parent's own. Shares that sum to more than 1 are
+// scaled down to 1.
+func DivideParent(parts []Part, idle float64) {
+	total, unknown, work := 0.0, 0.0, 0.0
+	for i := range parts {
+		p := &parts[i]
+		p.Fraction = 0
+		if !p.counts() {
+			continue
+		}
+		total += p.Share
+		if p.Activity < 0 {
+			unknown += p.Share
+		} else {
+			work += p.Share * p.Activity
+		}
+	}
+	scale := 1 / max(1, total)
+	for i := range parts {
+		p := &parts[i]
+		if !p.counts() {
+			continue
+		}
+		share := p.Share * scale
+		active := share
+		if p.Activity >= 0 && work > 0 {
+			active = max(0, 1-unknown*scale) * (p.Share * p.Activity / work)
+		}
+		p.Fraction = idle*share + (1-idle)*active
+	}
 }

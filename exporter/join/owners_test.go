@@ -6,124 +6,11 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-	"pgregory.net/rapid"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
-	"github.com/dra-exporter/dra-exporter/test/must"
 )
-
-// drawSources draws sources that read some of two devices, by UUID or by PCI address, and some
-// quantities of them, among them some that are not to be believed.
-func drawSources(t *rapid.T) []SourceSamples {
-	readings := []driver.Reading{
-		{Quantity: driver.Power},
-		{Quantity: driver.Energy},
-		{Quantity: driver.Utilization},
-		{Quantity: driver.EngineUtilization, Labels: driver.Labels{"sm"}},
-		{Quantity: driver.EngineUtilization, Labels: driver.Labels{"dram"}},
-		{Quantity: driver.Temperature, Labels: driver.Labels{"gpu"}},
-		{Quantity: driver.Temperature, Labels: driver.Labels{"memory"}},
-		{Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", "receive"}},
-		{Quantity: driver.IOBytes, Labels: driver.Labels{"nvlink", "receive"}},
-		{Quantity: driver.Errors, Labels: driver.Labels{"xid", "31"}},
-		{Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}},
-		{Quantity: driver.Errors, Labels: driver.Labels{"pcie_replay"}},
-		{Quantity: driver.Health, Labels: driver.Labels{"healthy"}},
-		{Quantity: driver.Health, Labels: driver.Labels{"unhealthy"}},
-	}
-	var sources []SourceSamples
-	for i := range rapid.IntRange(1, 4).Draw(t, "sources") {
-		source := SourceSamples{Name: fmt.Sprintf("source%d", i)}
-		for d := range 2 {
-			h := driver.Hardware{UUID: fmt.Sprintf("GPU-%d", d)}
-			if rapid.Bool().Draw(t, "by PCI address") {
-				h = driver.Hardware{PCI: fmt.Sprintf("0000:0%d:00.0", d)}
-			}
-			s := driver.Sample{Hardware: h}
-			for _, r := range readings {
-				if rapid.Bool().Draw(t, "read") {
-					r.Value, r.At = rapid.SampledFrom([]float64{0.25, 0.5, 1, math.Inf(1)}).Draw(t, "value"), jointest.Start()
-					s.Readings = append(s.Readings, r)
-				}
-			}
-			source.Samples = append(source.Samples, s)
-		}
-		sources = append(sources, source)
-	}
-	return sources
-}
-
-// owned joins, and checks that nothing is there twice.
-func owned(t *rapid.T, sources []SourceSamples) []Device {
-	in := Input{Inventory: driver.Inventory{}, Sources: sources}
-	for d := range 2 {
-		in.Inventory[jointest.ID(fmt.Sprint(d))] = driver.Entry{Hardware: driver.Hardware{
-			UUID: fmt.Sprintf("GPU-%d", d), PCI: fmt.Sprintf("0000:0%d:00.0", d),
-		}}
-	}
-	devices := Join(in).Devices
-	for _, d := range devices {
-		for i, r := range d.Readings {
-			must.That(t, i <= 0 || compareReadings(&d.Readings[i-1], &r) < 0,
-				"%v%q of %v is there twice, or out of order", r.Quantity, r.Labels, d.ID)
-		}
-	}
-	return devices
-}
-
-// ownedPart is what has one owner: a quantity of a device and, where its first label has a closed
-// list of values that do not exclude each other, one of these.
-func ownedPart(q driver.Quantity, labels driver.Labels) string {
-	if spec := q.Spec(); ownedByLabel(&spec) {
-		return q.String() + " " + labels[0]
-	}
-	return q.String()
-}
-
-// The rule of owners, for all sources alike: of each part the first source, in order of precedence,
-// that has a reading to be believed owns it, and all that is shown of the part is its own; what
-// others read of it changes nothing.
-func TestOneOwner(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		sources := drawSources(t)
-		devices := owned(t, sources)
-		for d, device := range devices {
-			want := map[string]string{}
-			for _, s := range sources {
-				for _, r := range s.Samples[d].Readings {
-					if name := ownedPart(r.Quantity, r.Labels); !math.IsInf(r.Value, 1) && want[name] == "" {
-						want[name] = s.Name
-					}
-				}
-			}
-			got := map[string]string{}
-			for _, r := range device.Readings {
-				name := ownedPart(r.Quantity, r.Labels)
-				if got[name] != "" && got[name] != r.Origin.String() {
-					t.Fatalf("%s of %v is of %s and %s", name, device.ID, got[name], r.Origin.String())
-				}
-				got[name] = r.Origin.String()
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Fatalf("owners on %v (-want +got):\n%s", device.ID, diff)
-			}
-			for i := range sources { // readings of a source that is not the owner are ignored
-				sources[i].Samples[d].Readings = slices.DeleteFunc(sources[i].Samples[d].Readings, func(r driver.Reading) bool {
-					return !math.IsInf(r.Value, 1) && want[ownedPart(r.Quantity, r.Labels)] != sources[i].Name
-				})
-			}
-		}
-		// That another source read a utilization may contradict the owner's, and is kept apart.
-		ignore := []cmp.Option{cmpopts.IgnoreUnexported(Reading{}), cmpopts.IgnoreFields(Device{}, "OtherUtilization")}
-		if diff := cmp.Diff(devices, owned(t, sources), ignore...); diff != "" {
-			t.Fatalf("readings that own nothing change (-with +without):\n%s", diff)
-		}
-	})
-}
 
 // A partition that a source knows by the number that another one gives it alone is the same device,
 // whatever the order within the sources; of a source that comes before it is not.
@@ -259,4 +146,141 @@ func TestWitness(t *testing.T) {
 	if got, want := owners(), "[kmsg xid31 event 7 true]"+string(MissingNoSource); got != want {
 		t.Errorf("without telemetry: %s, want %s", got, want)
 	}
+}
+
+// The text of an origin has all that is known of it.
+func TestOrigin(t *testing.T) {
+	for computed := range 2 * DividedByShare {
+		want := Origin{"nvml", computed}
+		if got := ParseOrigin(want.String()); got != want {
+			t.Errorf("%v is read as %v", want, got)
+		}
+	}
+	if got := (Origin{"drm", Estimated | Divided}).String(); got != "drm (estimate) (divided)" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// part is a device of a pod in a test.
+type part struct {
+	hardware driver.Hardware
+	parent   string // name of the device that it is a part of
+	admin    bool
+	other    bool // another pod's
+}
+
+// machine has two sockets: on node 0 the roots 00 and 40, on node 1 the root 80. gpu 01 and nic 02
+// are behind one root port, gpu 03 behind another one of the same root.
+func machine() map[string]driver.PCIPath {
+	return map[string]driver.PCIPath{
+		"0000:01:00.0": {Root: "pci0000:00", Port: "0000:00:01.0", NUMANode: "0"},
+		"0000:02:00.0": {Root: "pci0000:00", Port: "0000:00:01.0", NUMANode: "0"},
+		"0000:03:00.0": {Root: "pci0000:00", Port: "0000:00:02.0", NUMANode: "0"},
+		"0000:41:00.0": {Root: "pci0000:40", Port: "0000:40:01.0", NUMANode: "0"},
+		"0000:81:00.0": {Root: "pci0000:80", Port: "0000:80:01.0", NUMANode: "1"},
+	}
+}
+
+func TestTopologies(t *testing.T) {
+	pci := func(address string) part { return part{hardware: driver.Hardware{PCI: address}} }
+	root := func(root, numa string) part { return part{hardware: driver.Hardware{PCIeRoot: root, NUMANode: numa}} }
+	cpu := func(n int, root, numa string) part {
+		return part{hardware: driver.Hardware{CPUs: []int{n}, PCIeRoot: root, NUMANode: numa}}
+	}
+	slice := func(h driver.Hardware, parent string) part {
+		h.Kind = driver.KindPartition
+		return part{hardware: h, parent: parent}
+	}
+	whole := driver.Hardware{UUID: "GPU-1", PCI: "0000:01:00.0"}
+	for _, tt := range []struct {
+		name  string
+		parts []part
+		want  Topology
+	}{
+		{"one device", []part{pci("0000:01:00.0")}, Topology{}},
+		{"one switch", []part{pci("0000:01:00.0"), pci("0000:02:00.0")}, Topology{SameSwitch, SameSwitch}},
+		{"one root", []part{pci("0000:01:00.0"), pci("0000:03:00.0")}, Topology{SameRoot, SameRoot}},
+		{"one node", []part{pci("0000:01:00.0"), pci("0000:41:00.0")}, Topology{SameNUMANode, SameNUMANode}},
+		{"two nodes", []part{pci("0000:01:00.0"), pci("0000:81:00.0")}, Topology{Across, Across}},
+		{
+			"near and far",
+			[]part{pci("0000:01:00.0"), pci("0000:02:00.0"), pci("0000:03:00.0"), pci("0000:81:00.0")},
+			Topology{SameSwitch, Across},
+		},
+		{"attributes alone: one root", []part{root("pci0000:00", ""), root("pci0000:00", "")}, Topology{SameRoot, SameRoot}},
+		{"two roots of unknown nodes", []part{root("pci0000:00", ""), root("pci0000:40", "0")}, Topology{}},
+		{
+			"two roots of one node",
+			[]part{root("pci0000:00", "0"), root("pci0000:40", "0")},
+			Topology{SameNUMANode, SameNUMANode},
+		},
+		{"what is published comes first", []part{
+			pci("0000:01:00.0"), {hardware: driver.Hardware{PCI: "0000:81:00.0", NUMANode: "0"}},
+		}, Topology{SameNUMANode, SameNUMANode}},
+		{"a device of which nothing is known", []part{
+			pci("0000:01:00.0"), pci("0000:03:00.0"), {hardware: driver.Hardware{UUID: "x"}},
+		}, Topology{SameRoot, SameRoot}},
+		{"a device that can't be compared with one of two", []part{
+			pci("0000:01:00.0"), pci("0000:02:00.0"), root("pci0000:c0", ""),
+		}, Topology{}},
+		{"a channel", []part{
+			pci("0000:01:00.0"), {hardware: driver.Hardware{Kind: driver.KindChannel, NUMANode: "1"}},
+		}, Topology{}},
+		{"one device of two drivers", []part{pci("0000:01:00.0"), pci("0000:01:00.0")}, Topology{}},
+		{"a device that it only observes", []part{
+			pci("0000:01:00.0"), {hardware: driver.Hardware{PCI: "0000:81:00.0"}, admin: true},
+		}, Topology{}},
+		{"another pod's device", []part{
+			pci("0000:01:00.0"), {hardware: driver.Hardware{PCI: "0000:81:00.0"}, other: true},
+		}, Topology{}},
+		{"CPUs of one node", []part{cpu(0, "", "0"), cpu(1, "", "0")}, Topology{}},
+		{"CPUs of two nodes", []part{cpu(0, "", "0"), cpu(1, "", "1")}, Topology{Across, Across}},
+		{"a GPU and CPUs of its node", []part{pci("0000:01:00.0"), cpu(0, "", "0")}, Topology{SameNUMANode, SameNUMANode}},
+		{
+			"a GPU and CPUs with known roots",
+			[]part{pci("0000:41:00.0"), cpu(0, "pci0000:00,pci0000:40", "0")},
+			Topology{SameRoot, SameRoot},
+		},
+		{"partitions of one GPU", []part{
+			{hardware: whole, other: true},
+			slice(driver.Hardware{Parent: "GPU-1"}, "d0"),
+			slice(driver.Hardware{Parent: "GPU-1"}, "d0"),
+		}, Topology{}},
+		{"a partition and a NIC at the switch of its GPU", []part{
+			{hardware: whole, other: true}, slice(driver.Hardware{Parent: "GPU-1"}, "d0"), pci("0000:02:00.0"),
+		}, Topology{SameSwitch, SameSwitch}},
+		{"a partition of a GPU that is no device", []part{
+			slice(driver.Hardware{Parent: "0000:81:00.0"}, "0000:81:00.0"), pci("0000:02:00.0"),
+		}, Topology{Across, Across}},
+		{"virtual functions of one NIC", []part{
+			slice(driver.Hardware{PCI: "0000:02:00.1", Parent: "0000:02:00.0", NUMANode: "0"}, ""),
+			slice(driver.Hardware{PCI: "0000:02:00.2", Parent: "0000:02:00.0", NUMANode: "0"}, ""),
+		}, Topology{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := Topologies(devicesOf(tt.parts), machine())[podresources.Pod{Namespace: "a", Name: "pod"}]
+			expect.Is(t, got, tt.want, "got")
+			reversed := slices.Clone(devicesOf(tt.parts))
+			slices.Reverse(reversed)
+			expect.Is(t, Topologies(reversed, machine())[podresources.Pod{Namespace: "a", Name: "pod"}], got, "in another order")
+		})
+	}
+}
+
+// devicesOf returns the parts as devices d0, d1, … that are held.
+func devicesOf(parts []part) []Device {
+	var out []Device
+	for i, p := range parts {
+		pod := podresources.Pod{Namespace: "a", Name: "pod"}
+		if p.other {
+			pod.Name = "other"
+		}
+		s := Share{Pods: []podresources.Pod{pod}}
+		s.Admin = p.admin
+		out = append(out, Device{
+			ID: driver.ID{Driver: "x", Pool: "n", Device: fmt.Sprintf("d%d", i)}, Parent: p.parent,
+			Entry: driver.Entry{Hardware: p.hardware}, Shares: []Share{s},
+		})
+	}
+	return out
 }

@@ -1,6 +1,7 @@
 package join_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
@@ -198,4 +200,94 @@ func TestSlowCounterByProcess(t *testing.T) {
 		{"dra_claim_energy_joules_total", "resourceclaim_name=a"}: 200,
 		{"dra_claim_energy_joules_total", "resourceclaim_name=b"}: 200,
 	})
+}
+
+// Allocations by device plugins are divided among pods, each with its part, and belong to no claim.
+// A claim on the same device counts as one of them.
+func TestAttributionOfPlugins(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	slice := func(share, pod string) podresources.Allocation {
+		a := jointest.Allocation("gpu-0", "", pod)
+		a.ShareID = share
+		return a
+	}
+	h.In.View.Allocations = []podresources.Allocation{
+		slice("0", "a"), slice("1", "b"), slice("2", "b"), jointest.Allocation("gpu-0", "claim", "c"),
+	}
+	for i := range 3 {
+		h.Energy(float64(400 * i))
+		h.Pass(time.Second)
+	}
+	x := exportertest.Scrape(t, h.Last)
+	h.Expect(x, map[[2]string]float64{
+		{"dra_pod_energy_joules_total", "pod=a"}:                        200,
+		{"dra_pod_energy_joules_total", "pod=b"}:                        400,
+		{"dra_pod_energy_joules_total", "pod=c"}:                        200,
+		{"dra_claim_energy_joules_total", "resourceclaim_name=claim"}:   200,
+		{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}: 0,
+		{"dra_device_allocations", "device=gpu-0"}:                      4,
+	})
+	expect.Is(t, len(x.Matching("dra_pod_claim_info", "resourceclaim_name=", "claim_name=", "attribution=equal")), 3,
+		"rows of device plugins in %v", x["dra_pod_claim_info"])
+	for name := range x {
+		expect.That(t, len(x.Matching(name, "resourceclaim_name=")) == 0 || name == "dra_pod_claim_info",
+			"%s has a claim without a name: %v", name, x[name])
+	}
+	h.In.View.Allocations = []podresources.Allocation{slice("0", "a")}
+	if d := joinedAfter(h); d.Attribution != join.AttributionExclusive {
+		t.Errorf("of one pod it is divided by %q", d.Attribution)
+	}
+	h.In.View.Allocations = []podresources.Allocation{slice("1", "b"), slice("2", "b")}
+	if d := joinedAfter(h); d.Attribution != join.AttributionExclusive {
+		t.Errorf("two slices of one pod are divided by %q", d.Attribution)
+	}
+	h.In.View.Allocations = []podresources.Allocation{slice("1", "a"), slice("2", "b")}
+	if d := joinedAfter(h); d.Attribution != join.AttributionEqual {
+		t.Errorf("slices of two pods are divided by %q", d.Attribution)
+	}
+}
+
+func joinedAfter(h *exportertest.History) *join.Device {
+	h.Pass(time.Second)
+	return &h.Joined.Devices[0]
+}
+
+func TestDivideParent(t *testing.T) {
+	const unknown = -1
+	held := func(share, activity float64) join.Part {
+		return join.Part{Share: share, Activity: activity, Held: true}
+	}
+	for name, tc := range map[string]struct {
+		idle  float64
+		parts []join.Part
+		want  []float64
+	}{
+		"idle by share, the rest by activity and share": {
+			0.2,
+			[]join.Part{held(0.25, 1), held(0.5, 0.25), held(0.125, 0)},
+			[]float64{0.2*0.25 + 0.8*0.25/0.375, 0.2*0.5 + 0.8*0.125/0.375, 0.2 * 0.125},
+		},
+		"the idle power is unknown":  {0, []join.Part{held(0.25, 1), held(0.25, 0)}, []float64{1, 0}},
+		"all is idle":                {1, []join.Part{held(0.25, 0), held(0.5, 0)}, []float64{0.25, 0.5}},
+		"drawn, though none is busy": {0, []join.Part{held(0.25, 0), held(0.5, 0)}, []float64{0.25, 0.5}},
+		"no activity is known":       {0.5, []join.Part{held(0.25, unknown), held(0.5, unknown)}, []float64{0.25, 0.5}},
+		"one activity is unknown": {
+			0, []join.Part{held(0.25, unknown), held(0.25, 0.1), held(0.25, 0.3)}, []float64{0.25, 0.1875, 0.5625},
+		},
+		"active, and held by nobody": {
+			0.5, []join.Part{held(0.5, 0.5), {Share: 0.5, Activity: 0.5}, {Share: 0.25}}, []float64{0.5, 0.5, 0},
+		},
+		"one that could be made":     {0, []join.Part{held(0.5, unknown), {Share: 1, Activity: unknown}}, []float64{0.5, 0}},
+		"an unknown share":           {0.5, []join.Part{held(0, 1), held(0.5, 1)}, []float64{0, 0.75}},
+		"shares of more than all":    {1, []join.Part{held(1, 0), held(1, 0)}, []float64{0.5, 0.5}},
+		"the same, activity unknown": {0, []join.Part{held(1, unknown), held(1, 1)}, []float64{0.5, 0.5}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			join.DivideParent(tc.parts, tc.idle)
+			for i, want := range tc.want {
+				got := tc.parts[i].Fraction
+				expect.That(t, math.Abs(got-want) <= 1e-12, "partition %d has %v, want %v", i, got, want)
+			}
+		})
+	}
 }

@@ -60,7 +60,6 @@ func fittingEvery(h *exportertest.History, pause time.Duration, ticks int, utili
 }
 
 func expectFit(t *testing.T, h *exportertest.History, want fit.Reason) *fit.Advice {
-	t.Helper()
 	a := h.Last.Claims[0].Advice
 	must.That(t, a != nil && a.Reason == want, "advice %+v, want the reason %q", a, want)
 	return a

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"maps"
 	"slices"
 
@@ -75,4 +76,61 @@ func podsOf(holders []podresources.Holder) []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(uids))
+}
+
+// Holders returns the pods that hold a device for which asked is true, with their processes. Admin
+// access does not count.
+func (n *Node) Holders(asked func(*driver.Hardware) bool) []driver.PodProcesses {
+	last := n.last()
+	devices := held(last.allocations, last.inventory, asked)
+	uids := slices.Sorted(maps.Keys(devices))
+	members := n.members.Of(uids)
+	var out []driver.PodProcesses
+	for _, uid := range uids {
+		out = append(out, driver.PodProcesses{Devices: devices[uid], PIDs: members[uid]})
+	}
+	return out
+}
+
+// held returns the devices for which asked is true, by the UIDs of the pods that hold them. It
+// omits admin access, and devices of guests, which have no processes on the host.
+func held(
+	allocations []podresources.Allocation, inventory driver.Inventory, asked func(*driver.Hardware) bool,
+) map[string][]driver.Hardware {
+	out := map[string][]driver.Hardware{}
+	for i := range allocations {
+		a := &allocations[i]
+		hardware := inventory[a.Device].Hardware
+		if a.Admin || !hardware.Kind.Measurable() || !asked(&hardware) {
+			continue
+		}
+		for _, uid := range podsOf(a.Holders) {
+			out[uid] = append(out[uid], hardware)
+		}
+	}
+	return out
+}
+
+// works reads what pods do on the host. It is used by one goroutine.
+type works struct {
+	pods   *podresources.PodWorks
+	reader *driver.Worker[map[string]podresources.PodWork]
+}
+
+// Works starts to read what the pods with these UIDs have done on the host, unless there are none
+// or the last read has not ended. It returns what the last read found, once, nil if there is
+// nothing new. It waits for nothing, and must be called by one goroutine.
+func (n *Node) Works(uids []string) map[string]podresources.PodWork {
+	last, _ := n.works.reader.Take()
+	if len(uids) > 0 {
+		n.works.reader.Start(context.Background(), func(context.Context) (map[string]podresources.PodWork, error) {
+			return n.works.pods.Of(uids)
+		})
+	}
+	return last.Value
+}
+
+// CheckWorks reads what the pods with these UIDs have done on the host.
+func (n *Node) CheckWorks(uids []string) (map[string]podresources.PodWork, error) {
+	return n.works.pods.Of(uids)
 }

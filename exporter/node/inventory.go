@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -156,6 +157,7 @@ type contents struct {
 	listed   driver.Inventory
 	claims   map[podresources.Claim]podresources.ClaimFacts
 	rejected []driver.Rejection
+	modified time.Time
 }
 
 // firstRead is how long the program's start waits for the inventory file.
@@ -163,22 +165,15 @@ const firstRead = time.Minute
 
 // useFile makes the inventory file an input, and reads it.
 func (n *Node) useFile(path string) error {
-	n.file = inventory.NewFile(path)
-	var first error
-	n.reader = &driver.Worker[*contents]{Operation: "read inventory file", Deadline: driver.ReadDeadline}
-	n.reader.Report = func(o driver.Outcome[*contents]) { first = o.Err }
+	n.file, n.reader = inventory.NewFile(path), driver.NewReader[bool]("read inventory file", nil)
 	begun := time.Now()
-	n.readFile(firstRead)
-	if n.reader.Busy() {
-		return driver.Hung(n.reader.Operation)
-	}
-	if first != nil {
-		return first
+	if err := n.readFile(firstRead); err != nil {
+		return err
 	}
 	n.metrics.Observe(kube.SourceSlices, time.Since(begun), nil, time.Now())
 	hung := false
-	n.reader.Report = func(o driver.Outcome[*contents]) {
-		if o.Value != nil || o.Err != nil || hung {
+	n.reader.Report = func(o driver.Outcome[bool]) {
+		if o.Value || o.Err != nil || hung {
 			hung = driver.ReasonOf(o.Err) == driver.ReasonHung
 			n.metrics.Observe(kube.SourceSlices, o.Took, o.Err, time.Now())
 		}
@@ -188,26 +183,21 @@ func (n *Node) useFile(path string) error {
 
 // readFile reads the inventory file if it has changed, and waits for that up to atMost. Until the
 // file has been read, and if it can't be read or parsed, the earlier contents stay valid.
-func (n *Node) readFile(atMost time.Duration) {
-	n.takeFile()
-	waiting, cancel := context.WithTimeout(context.Background(), atMost)
-	defer cancel()
-	if n.reader.Start(context.Background(), func(context.Context) (*contents, error) { return load(n.file, n.name) }) {
-		n.reader.Wait(waiting)
+func (n *Node) readFile(atMost time.Duration) error {
+	_, err := n.reader.Do(context.Background(), atMost, func(context.Context) (changed bool, err error) {
+		read, err := load(n.file, n.name)
+		if read != nil {
+			n.read.Store(read)
+		}
+		return read != nil, err
+	})
+	if c := n.read.Swap(nil); c != nil {
+		n.listed, n.claims = c.listed, len(c.claims) > 0
+		n.book.ClaimsListed(c.claims, c.modified)
+		n.metrics.Reject(c.rejected...)
+		n.log.Debug("inventory file read", "devices", len(c.listed), "claims", len(c.claims))
 	}
-	n.takeFile()
-}
-
-// takeFile stores the result of a read.
-func (n *Node) takeFile() {
-	o, _ := n.reader.Take()
-	if o.Value == nil {
-		return
-	}
-	n.listed, n.claims = o.Value.listed, len(o.Value.claims) > 0
-	n.book.ClaimsListed(o.Value.claims, n.file.Modified())
-	n.metrics.Reject(o.Value.rejected...)
-	n.log.Debug("inventory file read", "devices", len(o.Value.listed), "claims", len(o.Value.claims))
+	return err
 }
 
 // load returns the contents of a file, nil if the file has not changed.
@@ -229,7 +219,7 @@ func load(file *inventory.File, node string) (*contents, error) {
 		claims[claim] = f
 	}
 	rejected := append(slicesRejected.Of(kube.SourceSlices), claimsRejected.Of(kube.SourceClaims)...)
-	return &contents{listed: listed, claims: claims, rejected: rejected}, nil
+	return &contents{listed, claims, rejected, file.Modified()}, nil
 }
 
 // withRules returns the inventory with the taints of DeviceTaintRules. The argument is not changed.
@@ -244,4 +234,125 @@ func (n *Node) withRules(listed driver.Inventory) driver.Inventory {
 		})
 	}
 	return tainted
+}
+
+// cpuSets knows the CPUs of devices that are groups of CPUs, and the CPUs of each claim of such a
+// device.
+type cpuSets struct {
+	sysfs  string
+	cdi    *inventory.CDI
+	reader *driver.Worker[[]int]
+
+	groups map[inventory.CPUGroup]groupCPUs
+	claims map[string][]int // of claims that hold a group, by the first CDI device
+}
+
+// groupCPUs has the CPUs of a group as last read.
+type groupCPUs struct {
+	cpus []int
+	read time.Time // time of the last attempt
+}
+
+// groupsEvery is the time between two reads of the topology: CPUs rarely go online or offline.
+const groupsEvery = 30 * time.Second
+
+// complete returns the inventory with the CPUs of groups whose members no slice lists, and the
+// allocations with the claims' CPUs from CDI specs. Once read, a claim's CPUs stay known until the
+// claim ends, since the driver removes the spec just before. complete does not change its
+// arguments.
+func (c *cpuSets) complete(
+	allocations []podresources.Allocation, all driver.Inventory, now time.Time,
+) ([]podresources.Allocation, driver.Inventory) {
+	groups := groupsIn(all)
+	if len(groups) == 0 {
+		c.claims = nil
+		return allocations, all
+	}
+	all = maps.Clone(all)
+	for id, group := range groups {
+		entry := all[id]
+		if entry.CPUs == nil {
+			entry.CPUs = c.group(group, now)
+		}
+		all[id] = entry
+	}
+	allocations = slices.Clone(allocations)
+	known := map[string][]int{}
+	for i := range allocations {
+		a := &allocations[i]
+		if _, is := groups[a.Device]; !is || a.Admin {
+			continue
+		}
+		a.OwnCPUs = true
+		if len(a.CDI) == 0 {
+			continue
+		}
+		if a.CPUs = c.cdi.CPUs(a.CDI); a.CPUs == nil {
+			a.CPUs = c.claims[a.CDI[0]]
+		}
+		if a.CPUs != nil {
+			known[a.CDI[0]] = a.CPUs
+		}
+		// The claim's spec exists before its containers, but may not have been read yet.
+		a.Pending = a.Pending || a.CPUs == nil || len(all[a.Device].CPUs) == 0
+	}
+	c.claims = known
+	return allocations, all
+}
+
+// groupsIn returns the devices that are groups of CPUs.
+func groupsIn(all driver.Inventory) map[driver.ID]inventory.CPUGroup {
+	var groups map[driver.ID]inventory.CPUGroup
+	for id := range all {
+		if group, ok := inventory.CPUGroupOf(id); ok {
+			if groups == nil {
+				groups = map[driver.ID]inventory.CPUGroup{}
+			}
+			groups[id] = group
+		}
+	}
+	return groups
+}
+
+// group returns the CPUs of a group; nil: unknown.
+func (c *cpuSets) group(group inventory.CPUGroup, now time.Time) []int {
+	known := c.groups[group]
+	if !known.read.IsZero() && now.Sub(known.read) < groupsEvery {
+		return known.cpus
+	}
+	known.read = now
+	cpus, err := c.reader.Do(context.Background(), driver.ReadWait, func(context.Context) ([]int, error) {
+		return group.CPUs(c.sysfs)
+	})
+	if err == nil {
+		known.cpus = cpus
+	}
+	if c.groups == nil {
+		c.groups = map[inventory.CPUGroup]groupCPUs{}
+	}
+	c.groups[group] = known
+	return known.cpus
+}
+
+// PCIPaths reads the paths of PCI devices by their addresses, and returns whether all could be
+// read. It waits a moment at most.
+func (n *Node) PCIPaths(addresses []string) (paths map[string]driver.PCIPath, complete bool) {
+	paths, err := n.paths.Do(context.Background(), driver.ReadWait,
+		func(context.Context) (map[string]driver.PCIPath, error) { return readPaths(n.plugin.sysfs, addresses) })
+	return paths, err == nil
+}
+
+// readPaths reads the paths of PCI devices. With an error, it returns those that it could read.
+func readPaths(root string, addresses []string) (map[string]driver.PCIPath, error) {
+	out := make(map[string]driver.PCIPath, len(addresses))
+	var failed error
+	for _, address := range addresses {
+		path, err := inventory.PCIPath(root, address)
+		if err != nil {
+			failed = err
+			continue
+		}
+		out[address] = path
+	}
+	return out, failed
 }

@@ -2,10 +2,15 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
 
@@ -32,3 +37,161 @@ func (n *Node) followKube(ctx context.Context, following *sync.WaitGroup) {
 	following.Go(func() { n.kube.FollowTaintRules(ctx) })
 	following.Go(func() { n.kube.FollowNominated(ctx, n.hasConditional) })
 }
+
+// Delays between attempts to follow the kubelet's Pods API. It is not served before Kubernetes
+// 1.37, nor while the kubelet restarts.
+const (
+	podsRetry    = time.Second
+	maxPodsRetry = 30 * time.Second
+)
+
+// followPods follows the pods through the kubelet's Pods API or, while that is not served, through
+// the API server.
+func (n *Node) followPods(ctx context.Context) {
+	var server fallback
+	defer server.stop()
+	delay, worked := podsRetry, false
+	for ctx.Err() == nil {
+		begun := time.Now()
+		err := n.podsAPI.Follow(ctx, n.book, func() {
+			server.stop()
+			n.book.Watching(begun, time.Now())
+			delay, worked = podsRetry, true
+			n.metrics.Observe(kube.SourcePods, time.Since(begun), nil, time.Now())
+		})
+		n.book.Watching(time.Time{}, time.Now())
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		switch {
+		case n.kube != nil:
+			server.start(ctx, n.kube.FollowPods)
+		case worked:
+			n.metrics.Observe(kube.SourcePods, time.Since(begun), err, time.Now())
+		}
+		pause := time.NewTimer(delay)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C:
+		}
+		delay = min(2*delay, maxPodsRetry)
+	}
+}
+
+// fallback is a goroutine that runs only while something better is not available.
+type fallback struct {
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+// start starts the goroutine, unless it is running.
+func (f *fallback) start(ctx context.Context, run func(context.Context)) {
+	if f.cancel != nil {
+		return
+	}
+	ctx, f.cancel = context.WithCancel(ctx)
+	f.running.Go(func() { run(ctx) })
+}
+
+// stop stops the goroutine and waits for its end.
+func (f *fallback) stop() {
+	if f.cancel == nil {
+		return
+	}
+	f.cancel()
+	f.running.Wait()
+	f.cancel = nil
+}
+
+// report reports the number of pods whose devices are unknown, and contradictions between the
+// kubelet and the API server.
+func (n *Node) report(held *holders.Holdings, now time.Time) {
+	n.metrics.UnresolvedPods(counts(holders.UnresolvedReasons(), held.Unresolved))
+	kinds := map[string]int{}
+	for _, c := range held.Conflicts {
+		kinds[c.Kind]++
+	}
+	n.metrics.Conflicts(counts(holders.ConflictKinds(), kinds))
+	n.metrics.Contradicted(held.Conflicts)
+	for _, c := range n.conflicts.News(held.Conflicts, now) {
+		n.log.Warn("kubelet and API server disagree about who holds a device", "kind", c.Kind,
+			"namespace", c.Claim.Namespace, "claim", c.Claim.Name, "pod", c.Pod.Name, "uid", c.UID, "kubelet_device", c.Device,
+			"allocated_device", c.Allocated)
+	}
+}
+
+// withPending marks allocations of claims that the API server is about to describe, or that an
+// inventory file with claims does not have yet. A claim without the UID of the known one of its
+// name may be another one. The argument is not changed.
+func (n *Node) withPending(allocations []podresources.Allocation) []podresources.Allocation {
+	pending := func(podresources.Claim) bool { return n.claims }
+	if n.kube != nil {
+		pending = n.kube.Pending
+	}
+	claims, shared := n.book.Claims(), true
+	for i := range allocations {
+		a := &allocations[i]
+		if claim := claims[a.Claim]; a.ByPlugin() || !pending(a.Claim) || claim.Covers(a) && a.ClaimUID == claim.UID {
+			continue
+		}
+		if shared {
+			allocations, shared = slices.Clone(allocations), false
+		}
+		allocations[i].Pending = true
+	}
+	return allocations
+}
+
+// counts returns the counts, with 0 for keys that have none.
+func counts(keys []string, of map[string]int) map[string]int {
+	out := make(map[string]int, len(keys))
+	for _, key := range keys {
+		out[key] = of[key]
+	}
+	return out
+}
+
+// CheckPods follows the kubelet's Pods API until it has listed all pods, and returns their number.
+// It must not be called while Watch runs.
+func (n *Node) CheckPods(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	synced := false
+	err := n.podsAPI.Follow(ctx, n.book, func() {
+		synced = true
+		cancel()
+	})
+	if synced || err == nil {
+		n.podsServed = true
+		return n.book.NumPods(), nil
+	}
+	return 0, err
+}
+
+// CheckAPI makes each kind of request to the API server once, including one for the claims of the
+// node's pods. It returns no findings if the API server is not used. After CheckPods has succeeded,
+// the right to list pods is not needed.
+func (n *Node) CheckAPI(ctx context.Context) []kube.Finding {
+	if n.kube == nil {
+		return nil
+	}
+	found := n.kube.Check(ctx, func() holders.Wanted {
+		held, _ := n.book.Holds(time.Now(), time.Time{})
+		return held.Wanted
+	})
+	for i := range found {
+		if found[i].Source != kube.SourcePods {
+			continue
+		}
+		found[i].Text = fmt.Sprintf("%d of this node", n.book.NumPods())
+		if n.podsServed && driver.ReasonOf(found[i].Err) == driver.ReasonForbidden {
+			found[i].Text, found[i].Err = "they may not be listed, and need not be: the kubelet serves the Pods API", nil
+		}
+	}
+	return found
+}
+
+// PodUID returns the UID of a pod, as the Pods API or the API server reported it, "" if unknown.
+func (n *Node) PodUID(pod podresources.Pod) string { return n.book.UID(pod) }

@@ -24,7 +24,6 @@ type sparkline struct {
 	Lines                   []string // points of polylines, one for each period without a gap
 	Marks                   []chartMark
 	Bars                    string // for a terminal
-	quantity                string
 }
 
 // bars returns values of an axis from low to high as a line of bars, a character for each part of
@@ -201,8 +200,7 @@ func newSparkline(along axis, s *recorder.ChartSeries, spec *driver.Spec, moment
 	}
 	out := sparkline{
 		Name: seriesName(spec, s.Labels), Least: ofSeries(least, s, spec), Most: ofSeries(most, s, spec),
-		Last: ofSeries(last, s, spec), Marks: along.marks(moments), quantity: s.Quantity,
-		Bars: bars(values, low, high),
+		Last: ofSeries(last, s, spec), Marks: along.marks(moments), Bars: bars(values, low, high),
 	}
 	y := func(v float64) float64 {
 		return chartHeight - chartMargin - (chartHeight-2*chartMargin)*(v-low)/(high-low)
@@ -242,21 +240,34 @@ func ofSeries(v float64, s *recorder.ChartSeries, spec *driver.Spec) string {
 	}
 }
 
-// recorded adds the charts of a device, or of a claim's or pod's parts of devices.
+// recordedFor is the time of which details have a recording, and maxRecorded limits its holders.
+const (
+	recordedFor = 10 * time.Minute
+	maxRecorded = 32
+)
+
+// recorded adds the charts of a device, or of a claim's or pod's parts of devices, with the onsets
+// of incidents, and who held the device.
 func (v *Page) recorded(d *Detail, of Subject, incidents []*recorder.Incident) {
-	if v.config.Recorder == nil {
-		return
-	}
 	namespace, name, _ := strings.Cut(cmp.Or(of.Claim, of.Pod), "/")
-	chosen := recorder.Selection{Device: of.Device, Namespace: namespace, Own: true, Last: overviewOf}
+	chosen := recorder.Selection{Device: of.Device, Namespace: namespace, Own: true, Last: recordedFor}
 	if of.Claim != "" {
 		chosen.Claim = name
 	} else {
 		chosen.Pod = name
 	}
+	var onsets []instant
+	for _, i := range incidents {
+		if of.Hit(i) {
+			onsets = append(onsets, instant{"onset", i.Onset})
+		}
+	}
 	history := v.config.Recorder.History(chosen)
-	d.Charts = charts(history.Chart, v.catalogue, nil)
-	if of.Device != "" && len(d.Charts) == 1 {
-		d.Overview = newOverview(history, d.Charts[0].Charts, incidents, of)
+	d.Charts = charts(history.Chart, v.catalogue, onsets)
+	if of.Device != "" && len(d.Sections) > 1 {
+		holders := slices.DeleteFunc(slices.Clone(history.Holders), func(h recorder.Holder) bool { return h.Admin })
+		slices.SortStableFunc(holders, func(a, b recorder.Holder) int { return b.From.Compare(a.From) })
+		held := holdersOf("Held in the last ten minutes", holders[:min(len(holders), maxRecorded)], false)
+		d.Sections = slices.Insert(d.Sections, 2, held) // after the incidents and the facts
 	}
 }

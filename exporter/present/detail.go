@@ -21,7 +21,6 @@ import (
 type Detail struct {
 	Node, Title, Time string
 	Sections          []Section // none: no such device, claim, pod or incident
-	Overview          *overview // of a device; nil: nothing is recorded
 	Charts            []chartGroup
 	Own               bool // it has nothing that belongs to others, as [Subject.Own] asks
 }
@@ -108,10 +107,9 @@ func (s *Section) state(name string, of book.State) {
 	s.Rows = append(s.Rows, []Item{{Text: name}, {Text: string(of) + ": " + of.Meaning(), Class: StateClass(of)}})
 }
 
-// stalled adds a row with the reason if a claim is stalled.
-func (s *Section) stalled(verdict *StallReport) {
-	if verdict != nil && verdict.Stalled != nil && *verdict.Stalled {
-		why := stalledText(verdict.Silent, verdict.Host)
+// stalled adds a row with the reason why a claim is stalled, if there is one.
+func (s *Section) stalled(why string) {
+	if why != "" {
 		s.Rows = append(s.Rows, []Item{{Text: string(book.StateStalled)}, {Text: why, Class: "bad"}})
 	}
 }
@@ -148,103 +146,50 @@ func (s Subject) Hit(i *recorder.Incident) bool {
 	}
 }
 
-// Detail returns the details of a subject.
+// Detail returns the details of a subject, beginning with the incidents that hit it.
 func (v *Page) Detail(of Subject) Detail {
-	n := v.known(of)
-	if of.Incident != "" && v.config.Recorder != nil {
-		n.incidents = []*recorder.Incident{v.config.Recorder.Incident(of.Incident)}
+	d := Detail{Node: cmp.Or(v.config.Node, "this node"), Time: Clock(v.of.Time)}
+	var incidents []*recorder.Incident
+	if v.config.Recorder != nil {
+		incidents = v.config.Recorder.Incidents()
 	}
-	if of.Own {
-		n.redact(of)
+	switch {
+	case of.Incident != "":
+		d.Title = "Incident " + of.Incident
+		if v.config.Recorder != nil {
+			if i := v.config.Recorder.Incident(of.Incident); i != nil {
+				d.incident(i, v.of.Time, v.catalogue)
+			}
+		}
+		d.tidy()
+		return d
+	case of.Claim != "":
+		d.Title, d.Sections, d.Own = "Claim "+of.Claim, v.claim(of), of.Own
+	case of.Pod != "":
+		d.Title, d.Sections, d.Own = "Pod "+of.Pod, v.pod(of.Pod), of.Own
+	default:
+		d.Title = "Device " + of.Device
+		for i := range v.of.Devices {
+			if isNamed(v.of.Devices[i].ID, of.Device) {
+				d.Sections = append(d.Sections, v.device(&v.of.Devices[i])...)
+			}
+		}
 	}
-	d := n.describe(of)
+	if len(d.Sections) > 0 {
+		d.Sections = slices.Insert(d.Sections, 0, incidentsOf(incidents, of))
+	}
 	if of.Claim != "" && !of.Own {
 		d.Sections = append(d.Sections, v.receiptSections(of.Claim)...)
 	}
+	if !d.Own && v.config.Recorder != nil {
+		v.recorded(&d, of, incidents)
+	}
 	d.tidy()
-	if of.Incident == "" && !of.Own {
-		v.recorded(&d, of, n.incidents)
-	}
 	return d
-}
-
-// known returns what the own node knows of a subject.
-func (v *Page) known(of Subject) *known {
-	reports := newReporter(v.of, v.config)
-	n := &known{
-		Report: Report{Time: v.of.Time, Node: cmp.Or(v.config.Node, "this node")}, catalogue: v.catalogue,
-		sources: v.config.Sources,
-	}
-	if v.config.Recorder != nil {
-		n.incidents = v.config.Recorder.Incidents()
-	}
-	pods, on := slices.Concat(v.of.Pods, v.of.Young), map[driver.ID]bool{}
-	for i := range v.of.Claims {
-		h := &v.of.Claims[i]
-		on[h.Device] = on[h.Device] || h.Namespace+"/"+h.Name == of.Claim
-	}
-	for i := range pods {
-		if h := &pods[i]; h.Namespace+"/"+h.Name == of.Pod {
-			on[h.Device] = true
-			n.Pods = append(n.Pods, reports.holder(h))
-		}
-	}
-	for i := range v.of.Claims {
-		if h := &v.of.Claims[i]; on[h.Device] || isNamed(h.Device, of.Device) {
-			n.Claims = append(n.Claims, reports.present(recorder.OfClaim, h))
-		}
-	}
-	for i := range v.of.Devices {
-		if d := &v.of.Devices[i]; on[d.ID] || isNamed(d.ID, of.Device) {
-			n.Devices = append(n.Devices, reports.device(d, v.states[d.ID]))
-		}
-	}
-	at := slices.IndexFunc(v.of.PodInfos, func(p book.PodInfo) bool { return p.Namespace+"/"+p.Name == of.Pod })
-	if at >= 0 {
-		n.info = &v.of.PodInfos[at]
-	}
-	return n
 }
 
 // isNamed reports whether a device has a name: DRIVER/POOL/DEVICE, or DEVICE.
 func isNamed(id driver.ID, name string) bool { return id.String() == name || id.Device == name }
-
-// known is what is known of a subject.
-type known struct {
-	Report
-
-	incidents []*recorder.Incident
-	catalogue driver.Catalogue
-	sources   []Source
-	info      *book.PodInfo // of the subject; nil: unknown
-}
-
-// redact removes what belongs to others than a claim or a pod: texts and other holders of
-// incidents, claims of other namespaces, and all of its devices but their states and its shares.
-func (n *known) redact(of Subject) {
-	namespace, name, _ := strings.Cut(cmp.Or(of.Claim, of.Pod), "/")
-	for i := range n.Devices {
-		d := &n.Devices[i]
-		d.Shares = slices.DeleteFunc(d.Shares, func(s ShareReport) bool {
-			return s.Namespace != namespace || s.Claim != name && of.Claim != "" ||
-				of.Pod != "" && !slices.Contains(s.Pods, of.Pod)
-		})
-		*d = DeviceReport{ID: d.ID, State: d.State, Attribution: d.Attribution, Shares: d.Shares}
-	}
-	n.Claims = slices.DeleteFunc(n.Claims, func(h HolderReport) bool { return h.Namespace != namespace })
-	var incidents []*recorder.Incident
-	for _, i := range n.incidents {
-		if of.Hit(i) {
-			incidents = append(incidents, &recorder.Incident{
-				Onset: i.Onset, Last: i.Last, Count: i.Count, End: i.End, Text: kindText(i) + " on " + i.Device.String(),
-				Holders: slices.DeleteFunc(slices.Clone(i.Holders), func(h recorder.Holder) bool {
-					return h.Namespace != namespace || h.Claim != name && h.Pod != name
-				}),
-			})
-		}
-	}
-	n.incidents = incidents
-}
 
 // Lines returns the details as lines of text. Titles are not indented.
 func (d *Detail) Lines() []string {
@@ -264,98 +209,64 @@ func (d *Detail) Lines() []string {
 	return out
 }
 
-// describe returns the details of a subject, beginning with the incidents that hit it.
-func (n *known) describe(of Subject) Detail {
-	d := Detail{Node: n.Node, Time: Clock(n.Time), Own: of.Own}
-	switch {
-	case of.Incident != "":
-		d.Title = "Incident " + of.Incident
-		for _, i := range n.incidents {
-			if i != nil && i.ID == of.Incident {
-				d.incident(i, n.Time, n.catalogue)
-			}
-		}
-		return d
-	case of.Claim != "":
-		d.Title, d.Sections = "Claim "+of.Claim, n.claim(of.Claim)
-	case of.Pod != "":
-		d.Title, d.Sections = "Pod "+of.Pod, n.pod(of.Pod)
-	default:
-		d.Title = "Device " + of.Device
-		for i := range n.Devices {
-			if isNamed(n.Devices[i].ID, of.Device) {
-				d.Sections = append(d.Sections, n.device(&n.Devices[i])...)
-			}
-		}
-	}
-	if len(d.Sections) > 0 {
-		d.Sections = slices.Insert(d.Sections, 0, n.incidentsOf(of))
-	}
-	return d
-}
-
 // device describes a device.
-func (n *known) device(d *DeviceReport) []Section {
+func (v *Page) device(d *book.Device) []Section {
 	return []Section{
-		n.facts(d), n.heldBy(d, ""), n.values("Values", d.Values),
-		n.values("Not charged to a claim", d.Unattributed), n.absent(d),
+		v.facts(d), heldBy(d, ""), v.values("Values", d.Values), v.values("Not charged to a claim", d.Unattributed),
+		v.absent(d),
 	}
 }
 
-func (n *known) facts(d *DeviceReport) Section {
-	s := Section{Title: d.Device}
-	s.state("state", d.State)
-	for i := range n.Claims {
-		if h := &n.Claims[i]; h.ID == d.ID && h.Ended == nil {
-			s.stalled(h.Stall)
-		}
-	}
-	s.contradiction(d.Of)
+func (v *Page) facts(d *book.Device) Section {
+	s, h := Section{Title: d.ID.Device}, &d.Entry.Hardware
+	s.state("state", v.states[d.ID])
+	s.stalled(v.stalled[d.ID])
+	s.contradiction(d)
 	for _, of := range [...]struct{ name, text string }{
-		{"driver", d.Driver},
-		{"pool", d.Pool},
-		{"model", d.Model},
-		{"profile", d.Profile},
-		{"vendor", d.Vendor},
-		{"UUID", d.UUID},
-		{"PCI address", d.PCI},
-		{"serial number", d.Serial},
-		{"firmware", d.FirmwareVersion},
-		{"driver version", d.DriverVersion},
-		{"CUDA", d.CUDAVersion},
-		{"interface", d.NetDev},
+		{"driver", d.ID.Driver},
+		{"pool", d.ID.Pool},
+		{"model", h.Model},
+		{"profile", h.Profile},
+		{"vendor", h.Vendor},
+		{"UUID", h.UUID},
+		{"PCI address", h.PCI},
+		{"serial number", h.Serial},
+		{"firmware", h.FirmwareVersion},
+		{"driver version", h.DriverVersion},
+		{"CUDA", h.CUDAVersion},
+		{"interface", h.NetDev},
 	} {
 		s.fact(of.name, of.text)
 	}
 	if d.Parent != "" {
-		parent := driver.ID{Driver: d.Driver, Pool: d.Pool, Device: d.Parent}
+		parent := driver.ID{Driver: d.ID.Driver, Pool: d.ID.Pool, Device: d.Parent}
 		s.Rows = append(s.Rows, []Item{{Text: "partition of"}, {Text: d.Parent, Device: parent.String()}})
 	}
-	if d.Unlisted {
+	if d.Entry.Unlisted {
 		s.fact("listed", "in no ResourceSlice: no claim can ask for it")
 	}
-	if d.Of.Entry.ManyNodes {
+	if d.Entry.ManyNodes {
 		s.fact("offered to", "several nodes")
 	}
 	s.fact("not healthy", d.HealthReason)
-	for _, t := range d.Taints {
-		s.fact("taint", taintText(t.Taint, t.Rule))
+	for _, t := range d.Entry.Taints {
+		s.fact("taint", taintText(t.String(), t.Rule))
 	}
-	if d.AllocatedSeconds > 0 {
-		s.fact("held for", Duration(d.AllocatedSeconds)+" since "+Clock(d.Of.Born))
+	if d.Allocated > 0 {
+		s.fact("held for", Duration(d.Allocated)+" since "+Clock(d.Born))
 	}
-	if d.LastError != nil {
-		s.fact("last error", Clock(*d.LastError))
+	if !d.LastError.IsZero() {
+		s.fact("last error", Clock(d.LastError))
 	}
 	return s
 }
 
 // heldBy describes the shares of a device, or those of a claim.
-func (n *known) heldBy(d *DeviceReport, claim string) Section {
+func heldBy(d *book.Device, claim string) Section {
 	s := Section{Title: "Held by", Head: []string{"Claim", "Pods", "Why", "Part", "Request", "Consumes"}}
 	for i := range d.Shares {
 		share := &d.Shares[i]
-		name := share.claimName()
+		name := claimName(share.Claim)
 		if claim != "" && claim != name {
 			continue
 		}
@@ -363,14 +274,19 @@ func (n *known) heldBy(d *DeviceReport, claim string) Section {
 		if share.Admin {
 			part = "admin access: none"
 		}
-		var consumed []string
-		for _, resource := range slices.Sorted(maps.Keys(share.Consumed)) {
-			consumed = append(consumed, resource+" "+strings.TrimSpace(scaled(share.Consumed[resource], "", 1024)))
+		var pods, consumed []string
+		for _, p := range share.Pods {
+			pods = append(pods, p.Namespace+"/"+p.Name)
 		}
+		slices.SortFunc(pods, CompareNames)
+		for _, c := range share.Consumed {
+			consumed = append(consumed, c.Resource+" "+strings.TrimSpace(scaled(c.Value, "", 1024)))
+		}
+		slices.Sort(consumed)
 		s.Rows = append(s.Rows, []Item{
 			{Text: cmp.Or(name, "device plugin"), Claim: name},
-			podsItem(slices.SortedFunc(slices.Values(share.Pods), CompareNames)),
-			{Text: whyHeld(share.Holds)},
+			podsItem(pods),
+			{Text: whyHeld(share)},
 			{Text: part},
 			{Text: strings.TrimSpace(share.Request + " " + share.ShareID)},
 			{Text: strings.Join(consumed, ", ")},
@@ -380,21 +296,16 @@ func (n *known) heldBy(d *DeviceReport, claim string) Section {
 	return s
 }
 
-// claimName returns NAMESPACE/NAME; "" for an allocation by a device plugin.
-func (s *ShareReport) claimName() string {
-	return claimName(podresources.Claim{Namespace: s.Namespace, Name: s.Claim})
-}
-
 // whyHeld returns why the pods of a share hold it: for each pod, or once if all have the same
 // reason.
-func whyHeld(holds []HoldReport) string {
+func whyHeld(share *join.Share) string {
 	pods := map[string][]string{} // names of pods by reason
-	for _, h := range holds {
-		text := string(h.Reason)
-		if h.ReasonSince != nil {
-			text += " since " + Clock(*h.ReasonSince)
+	for h := range holds(share) {
+		text := string(h.Hold.Reason)
+		if !h.Hold.Since.IsZero() {
+			text += " since " + Clock(h.Hold.Since)
 		}
-		pods[text] = append(pods[text], h.Pod)
+		pods[text] = append(pods[text], h.Namespace+"/"+h.Name)
 	}
 	reasons := slices.Sorted(maps.Keys(pods))
 	if len(reasons) > 1 {
@@ -415,57 +326,51 @@ func podsItem(pods []string) Item {
 }
 
 // values returns a row for each value. For counters, it has the time since which they count.
-func (n *known) values(title string, values []ValueReport) Section {
+func (v *Page) values(title string, values []book.Value) Section {
 	s := Section{Title: title, Head: []string{"Quantity", "Value", "Source"}}
 	for i := range values {
-		v := &values[i]
-		name, text := v.Texts(n.catalogue)
-		if !v.Since.IsZero() && specOf(n.catalogue, v.Quantity).Type == driver.Counter {
-			text += " since " + Clock(v.Since)
+		of := &values[i]
+		spec := v.catalogue.Spec(of.Quantity)
+		text := inUnit(of.Value, spec)
+		if !of.Born.IsZero() && spec.Type == driver.Counter {
+			text += " since " + Clock(of.Born)
 		}
-		if v.Quantity == driver.Errors.String() {
-			var labels driver.Labels
-			for j, label := range specOf(n.catalogue, v.Quantity).Labels {
-				labels[j] = v.Labels[label.Name]
-			}
-			text = strings.TrimSuffix(text+": "+recorder.MeaningOf(labels), ": ")
+		if of.Quantity == driver.Errors {
+			text = strings.TrimSuffix(text+": "+recorder.MeaningOf(of.Labels), ": ")
 		}
-		s.add(name, text, v.Source)
+		s.add(seriesName(spec, recorder.LabelsOf(spec, of.Labels)), text, of.Origin.String())
 	}
 	return s
 }
 
 // absent returns a row for each reason why values of a device are absent.
-func (n *known) absent(d *DeviceReport) Section {
+func (v *Page) absent(d *book.Device) Section {
 	s := Section{Title: absent, Head: []string{"What", "Why", "What to do"}}
-	if d.Of == nil { // it is redacted
-		return s
-	}
 	if d.Missing != join.MissingNone {
-		why, do := Missing(d.Driver, d.Missing)
+		why, do := Missing(d.ID.Driver, d.Missing)
 		s.add("all telemetry", fmt.Sprintf("%s (%s)", why, d.Missing), do)
-		for _, source := range n.sources {
+		for _, source := range v.config.Sources {
 			if source.Down != "" {
 				s.add("source "+source.Name, "it is down: "+string(source.Down), Remedy(source.Down))
 			}
 		}
 		return s
 	}
-	found, readers := map[string]bool{}, map[string]bool{}
+	found, readers := map[driver.Quantity]bool{}, map[string]bool{}
 	for i := range d.Values {
-		found[d.Values[i].Quantity], readers[join.ParseOrigin(d.Values[i].Source).Source] = true, true
+		found[d.Values[i].Quantity], readers[d.Values[i].Origin.Source] = true, true
 	}
 	type reason struct{ why, do string }
 	lacks := map[reason][]string{}
-	for _, divided := range d.Divided {
-		found[divided.Quantity] = true
-		parent := reason{why: divided.Source + ": its parent measures it, and its claims have their parts of that"}
-		lacks[parent] = append(lacks[parent], nameOf(divided.Quantity))
+	for _, of := range d.Divided {
+		found[of.Quantity] = true
+		parent := reason{why: of.Origin.String() + ": its parent measures it, and its claims have their parts of that"}
+		lacks[parent] = append(lacks[parent], nameOf(v.catalogue.Spec(of.Quantity).Name))
 	}
-	for q := range n.catalogue {
-		if spec := &n.catalogue[q]; !spec.Internal && !found[spec.Name] {
-			why, do := whyAbsent(driver.Quantity(q), d.Of.Absent, n.sources, readers)
-			lacks[reason{why, do}] = append(lacks[reason{why, do}], nameOf(spec.Name))
+	for n := range v.catalogue {
+		if q := driver.Quantity(n); !v.catalogue[n].Internal && !found[q] {
+			why, do := whyAbsent(q, d.Absent, v.config.Sources, readers)
+			lacks[reason{why, do}] = append(lacks[reason{why, do}], nameOf(v.catalogue[n].Name))
 		}
 	}
 	order := func(a, b reason) int { return cmp.Or(cmp.Compare(b.do, a.do), cmp.Compare(a.why, b.why)) }
@@ -506,96 +411,91 @@ func whyAbsent(q driver.Quantity, known []driver.Absence, sources []Source, read
 }
 
 // claim describes NAMESPACE/NAME: each device that the claim holds, or held within the retention.
-func (n *known) claim(name string) []Section {
+func (v *Page) claim(of Subject) []Section {
 	var out []Section
-	for i := range n.Claims {
-		h := &n.Claims[i]
-		if h.Namespace+"/"+h.Name != name {
+	for i := range v.of.Claims {
+		h := &v.of.Claims[i]
+		if h.Namespace+"/"+h.Name != of.Claim {
 			continue
 		}
-		facts := n.holding(h)
+		facts := v.holding(h)
 		facts.fact("UID", h.UID)
-		facts.fact("smallest fit", h.Advice)
+		if h.Advice != nil {
+			facts.fact("smallest fit", FitText(h.Advice))
+		}
 		out = append(out, facts)
-		values := n.values("Values of the claim", h.Values)
-		if d := n.deviceOf(h.ID); d != nil {
-			out = append(out, n.heldBy(d, name), values, n.absent(d))
-		} else {
-			out = append(out, values)
+		d := v.deviceOf(h.Device)
+		if d != nil {
+			out = append(out, heldBy(d, of.Claim))
+		}
+		out = append(out, v.values("Values of the claim", h.Values))
+		if d != nil && !of.Own {
+			out = append(out, v.absent(d))
 		}
 	}
 	return out
 }
 
 // deviceOf returns a device, nil if it is gone.
-func (n *known) deviceOf(id driver.ID) *DeviceReport {
-	at := slices.IndexFunc(n.Devices, func(d DeviceReport) bool { return d.ID == id })
+func (v *Page) deviceOf(id driver.ID) *book.Device {
+	at := slices.IndexFunc(v.of.Devices, func(d book.Device) bool { return d.ID == id })
 	if at < 0 {
 		return nil
 	}
-	return &n.Devices[at]
+	return &v.of.Devices[at]
 }
 
 // holding describes how a claim or pod holds a device.
-func (n *known) holding(h *HolderReport) Section {
-	s := Section{Title: h.Device}
-	s.Rows = append(s.Rows, []Item{{Text: "device"}, {Text: h.String(), Device: h.String()}})
-	if d := n.deviceOf(h.ID); d != nil {
-		s.state("state of the device", d.State)
+func (v *Page) holding(h *book.Holder) Section {
+	s := Section{Title: h.Device.Device}
+	s.Rows = append(s.Rows, []Item{{Text: "device"}, {Text: h.Device.String(), Device: h.Device.String()}})
+	if state, known := v.states[h.Device]; known {
+		s.state("state of the device", state)
 	}
-	if h.Ended == nil {
-		s.stalled(n.stallOf(h))
-		if h.Stall != nil && h.Stall.Unknown != stall.Shared {
-			s.fact("progress", h.Stall.Text)
+	if h.Ended.IsZero() {
+		s.stalled(v.stalled[h.Device])
+		if verdict, judged := v.of.Stalled[h.HolderKey]; judged && verdict.Unknown != stall.Shared {
+			s.fact("progress", progressOf(&verdict))
 		}
 	}
-	s.fact("held since", Clock(h.Since)+", for "+Duration(h.AllocatedSeconds))
-	last := "not measured"
-	if h.LastActive != nil {
-		last = Ago(n.Time, *h.LastActive)
+	s.fact("held since", Clock(h.Born)+", for "+Duration(h.Allocated))
+	if !h.Ended.IsZero() {
+		s.fact("ended", Clock(h.Ended))
 	}
-	if h.Ended != nil {
-		s.fact("ended", Clock(*h.Ended))
+	last := "not measured"
+	if !h.LastActive.IsZero() {
+		last = Ago(v.of.Time, h.LastActive)
 	}
 	s.fact("last active", last)
 	return s
 }
 
-// stallOf returns the verdict of a holder: its own, or that of the claim that holds its device.
-func (n *known) stallOf(h *HolderReport) *StallReport {
-	for i := range n.Claims {
-		if c := &n.Claims[i]; c.ID == h.ID && c.Ended == nil && c.Stall != nil && c.Stall.Stalled != nil {
-			return c.Stall
-		}
-	}
-	return h.Stall
-}
-
 // pod describes NAMESPACE/NAME: the pod itself, and each device that it holds, or held within the
 // retention.
-func (n *known) pod(name string) []Section {
+func (v *Page) pod(name string) []Section {
 	of := Section{Title: "Pod"}
 	var holds []Section
-	for _, rows := range [][]HolderReport{n.Pods, n.YoungPods} {
-		for i := range rows {
-			h := &rows[i]
-			if h.Namespace+"/"+h.Name != name {
-				continue
-			}
-			if len(of.Rows) == 0 {
-				of.fact("UID", h.UID)
-			}
-			facts := n.holding(h)
-			if d := n.deviceOf(h.ID); d != nil {
-				facts.claims(d, name)
-			}
-			holds = append(holds, facts, n.values("Values of the pod", h.Values))
+	rows := slices.Concat(v.of.Pods, v.of.Young)
+	for i := range rows {
+		h := &rows[i]
+		if h.Namespace+"/"+h.Name != name {
+			continue
 		}
+		if len(of.Rows) == 0 {
+			of.fact("UID", h.UID)
+		}
+		facts := v.holding(h)
+		if d := v.deviceOf(h.Device); d != nil {
+			facts.claims(d, h)
+		}
+		holds = append(holds, facts, v.values("Values of the pod", h.Values))
 	}
-	if n.info != nil {
+	at := slices.IndexFunc(v.of.PodInfos, func(p book.PodInfo) bool { return p.Namespace+"/"+p.Name == name })
+	if at >= 0 {
+		info := &v.of.PodInfos[at]
 		of.Rows = nil
-		of.fact("UID", n.info.UID)
-		if meta := n.info.Meta; meta != nil {
+		of.fact("UID", info.UID)
+		if meta := info.Meta; meta != nil {
 			of.fact("controller", strings.TrimSpace(meta.OwnerKind+" "+meta.OwnerName))
 			of.fact("part of", strings.TrimSpace(meta.WorkloadKind+" "+meta.WorkloadName))
 			of.fact("queue", meta.Queue)
@@ -608,9 +508,11 @@ func (n *known) pod(name string) []Section {
 }
 
 // claims adds a row for each claim through which a pod holds the device.
-func (s *Section) claims(d *DeviceReport, pod string) {
+func (s *Section) claims(d *book.Device, pod *book.Holder) {
 	for i := range d.Shares {
-		if claim := d.Shares[i].claimName(); claim != "" && slices.Contains(d.Shares[i].Pods, pod) {
+		share := &d.Shares[i]
+		claim, of := claimName(share.Claim), podresources.Pod{Namespace: pod.Namespace, Name: pod.Name}
+		if claim != "" && slices.Contains(share.Pods, of) {
 			s.Rows = append(s.Rows, []Item{{Text: "through the claim"}, {Text: claim, Claim: claim}})
 		}
 	}

@@ -123,12 +123,6 @@ func seriesName(spec *driver.Spec, labels map[string]string) string {
 	return nameOf(spec.Name) + " (" + strings.Join(values, " ") + ")"
 }
 
-// Texts returns the name of a value, with its labels, and the value in its unit.
-func (v *ValueReport) Texts(catalogue driver.Catalogue) (name, text string) {
-	spec := specOf(catalogue, v.Quantity)
-	return seriesName(spec, v.Labels), inUnit(v.Value, spec)
-}
-
 // inUnit formats a value of a quantity.
 func inUnit(v float64, spec *driver.Spec) string {
 	switch spec.Unit {

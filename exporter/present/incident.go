@@ -13,19 +13,20 @@ import (
 )
 
 // incidentsOf returns the newest incidents that hit a subject.
-func (n *known) incidentsOf(of Subject) Section {
+func incidentsOf(all []*recorder.Incident, of Subject) Section {
 	s := Section{Title: "Incidents", Head: []string{"What happened", "State", "Began", "How often", "Last"}}
-	for _, i := range n.incidents {
-		if len(s.Rows) < maxIncidentRows && of.Hit(i) {
-			state, class := stateOf(i)
-			s.Rows = append(s.Rows, []Item{
-				{Text: i.Text, Incident: i.ID},
-				{Text: state, Class: class},
-				{Text: Clock(i.Onset)},
-				{Text: strconv.Itoa(i.Count)},
-				{Text: Clock(i.Last)},
-			})
+	for _, i := range all {
+		if len(s.Rows) == maxIncidentRows || !of.Hit(i) {
+			continue
 		}
+		what := Item{Text: i.Text, Incident: i.ID}
+		if of.Own { // the text may have names of others
+			what = Item{Text: kindText(i) + " on " + i.Device.String()}
+		}
+		state, class := stateOf(i)
+		s.Rows = append(s.Rows, []Item{
+			what, {Text: state, Class: class}, {Text: Clock(i.Onset)}, {Text: strconv.Itoa(i.Count)}, {Text: Clock(i.Last)},
+		})
 	}
 	return s
 }
@@ -199,10 +200,16 @@ func (d *Detail) incident(i *recorder.Incident, now time.Time, catalogue driver.
 	holders := slices.SortedStableFunc(slices.Values(i.Holders), func(a, b recorder.Holder) int {
 		return compareFlags(a.Hit, b.Hit)
 	})
-	held := Section{Title: "Held by", Head: []string{"Claim", "Pod", "Device", "Since", "Until", "Hit"}}
-	for j := range holders {
-		h := &holders[j]
-		claim, until, pod, hit := "", "", Item{}, Item{Text: "no"}
+	d.Sections = []Section{facts, holdersOf("Held by", holders, true)}
+	d.Charts = charts(i.Chart, catalogue, momentsOf(i))
+}
+
+// holdersOf has a row for each holder of devices over some time: whether an incident hit it, if asked.
+func holdersOf(title string, holders []recorder.Holder, hits bool) Section {
+	s := Section{Title: title, Head: []string{"Claim", "Pod", "Device", "Since", "Until", "Hit"}}
+	for i := range holders {
+		h := &holders[i]
+		claim, until, pod, hit := "", "", Item{}, Item{}
 		if h.Claim != "" {
 			claim = h.Namespace + "/" + h.Claim
 		}
@@ -214,20 +221,17 @@ func (d *Detail) incident(i *recorder.Incident, now time.Time, catalogue driver.
 			until = Clock(*h.To)
 		}
 		switch {
+		case !hits:
 		case h.Possible:
 			hit = Item{Text: "possibly", Class: "warn"}
 		case h.Hit:
 			hit = Item{Text: "yes", Class: "bad"}
+		default:
+			hit = Item{Text: "no"}
 		}
-		held.Rows = append(held.Rows, []Item{
-			{Text: claim, Claim: claim},
-			pod,
-			{Text: h.Device, Device: h.String()},
-			{Text: Clock(h.From)},
-			{Text: until},
-			hit,
+		s.Rows = append(s.Rows, []Item{
+			{Text: claim, Claim: claim}, pod, {Text: h.Device, Device: h.String()}, {Text: Clock(h.From)}, {Text: until}, hit,
 		})
 	}
-	d.Sections = []Section{facts, held}
-	d.Charts = charts(i.Chart, catalogue, momentsOf(i))
+	return s
 }

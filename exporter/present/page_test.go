@@ -104,7 +104,8 @@ func TestTrafficIsRecorded(t *testing.T) {
 	claim := v.Claims[slices.IndexFunc(v.Claims, func(r HolderRow) bool { return r.Name == "net" })]
 	pod := v.Pods[slices.IndexFunc(v.Pods, func(r HolderRow) bool { return r.Name == "pod-of-net" })]
 	for what, of := range map[string]figures{"device": device.figures, "claim": claim.figures, "pod": pod.figures} {
-		expect.That(t, of.Traffic == Figure{"100 MB/s", 1e8} && regexp.MustCompile(`^-{25,27}9{3,5}$`).MatchString(string(of.Trend)),
+		trend := string(of.Trend)
+		expect.That(t, of.Traffic == Figure{"100 MB/s", 1e8} && regexp.MustCompile(`^-{25,27}9{3,5}$`).MatchString(trend),
 			"the %s has the traffic %q and the trend %q", what, of.Traffic, of.Trend)
 	}
 	busy := v.Claims[slices.IndexFunc(v.Claims, func(r HolderRow) bool { return r.Name == "busy" })]

@@ -71,8 +71,6 @@ type DeviceReport struct {
 	// Traffic is the mean over the last ten seconds, over networks, from the flight recorder; omitted:
 	// unknown.
 	Traffic *float64 `json:"trafficBytesPerSecond,omitempty"`
-
-	Of *book.Device `json:"-"` // nil: it was read as JSON, or is redacted
 }
 
 // DividedReport is how a quantity of a parent is divided among its partitions' claims.
@@ -139,8 +137,6 @@ type HolderReport struct {
 	Stall *StallReport `json:"stall,omitempty"`
 	// Traffic is that of the device which is the holder's part.
 	Traffic *float64 `json:"trafficBytesPerSecond,omitempty"`
-
-	Advice string `json:"-"` // the smallest fit, as text; "": unknown
 }
 
 // StallReport is a verdict on whether a claim that keeps its device busy makes progress, and what
@@ -188,8 +184,6 @@ type ValueReport struct {
 	Labels   map[string]string `json:"labels,omitempty"`
 	Value    float64           `json:"value"`
 	Source   string            `json:"source,omitempty"`
-
-	Since time.Time `json:"-"` // of a counter: since when it counts; zero: unknown
 }
 
 // WriteReport writes the [Report] of a snapshot as JSON, without keeping all of it in memory.
@@ -259,7 +253,7 @@ func (r *reporter) device(d *book.Device, state book.State) DeviceReport {
 		Unlisted:    d.Entry.Unlisted,
 		Multiple:    d.Entry.Shareable, Missing: d.Missing, HealthReason: d.HealthReason, Attribution: d.Attribution,
 		AllocatedSeconds: d.Allocated,
-		Values:           r.values(d.Values), Unattributed: r.values(d.Unattributed), LastError: moment(d.LastError), Of: d,
+		Values:           r.values(d.Values), Unattributed: r.values(d.Unattributed), LastError: moment(d.LastError),
 		Traffic: r.trafficOf(recorder.Owner{Kind: recorder.OfDevice, Device: d.ID}),
 	}
 	if d.Up != book.UpUnknown {
@@ -317,15 +311,11 @@ func holds(s *join.Share) iter.Seq[*podresources.Holder] {
 }
 
 func (r *reporter) holder(h *book.Holder) HolderReport {
-	out := HolderReport{
+	return HolderReport{
 		Namespace: h.Namespace, Name: h.Name, Aggregated: h.IsAggregated(), UID: h.UID, ID: h.Device, Since: h.Born.UTC(),
 		AllocatedSeconds: h.Allocated, ShareSeconds: h.Share, Values: r.values(h.Values), Ended: moment(h.Ended),
 		LastActive: moment(h.LastActive), LastError: moment(h.LastError),
 	}
-	if h.Advice != nil {
-		out.Advice = FitText(h.Advice)
-	}
-	return out
 }
 
 // present returns a holder of this moment, with its traffic and the verdict on its progress.
@@ -354,7 +344,6 @@ func (r *reporter) values(values []book.Value) []ValueReport {
 		spec := r.catalogue.Spec(v.Quantity)
 		out = append(out, ValueReport{
 			Quantity: spec.Name, Labels: recorder.LabelsOf(spec, v.Labels), Value: v.Value, Source: v.Origin.String(),
-			Since: v.Born,
 		})
 	}
 	return out

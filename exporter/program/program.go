@@ -11,15 +11,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"maps"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 
 	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/version"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/check"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/state"
+	"github.com/dra-exporter/dra-exporter/exporter/top"
 )
 
 // Source is an entry of the list of sources: a flag --source.NAME, by default true, and a
@@ -72,8 +79,9 @@ func badFile(flag, path string, err error) error {
 // blocks.
 func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io.Writer) int {
 	lines := newLineQueue(plain{stderr})
-	go lines.run()
-	defer lines.end(flushTimeout)
+	logging, stop := context.WithCancel(context.WithoutCancel(ctx))
+	go lines.run(logging)
+	defer lines.end(stop, flushTimeout)
 	o, command, err := parse(args, sources, stdout)
 	var done finished
 	switch {
@@ -131,11 +139,7 @@ func oneLine(text string) string {
 
 // writeReference writes the reference of all metrics.
 func writeReference(w io.Writer, sources []Source) error {
-	own, err := exporter.SelfFamilies()
-	if err != nil {
-		return err
-	}
-	return exposition.WriteReference(w, driver.Standard(), own, fillers(sources))
+	return exposition.WriteReference(w, driver.Standard(), exporter.SelfFamilies(), fillers(sources))
 }
 
 // fillers returns a function from a quantity to the sources that can read it. Endpoints can read
@@ -221,4 +225,100 @@ func nodeName(flag string) string {
 		return "unknown"
 	}
 	return name
+}
+
+// checkOptions are the flags of check.
+type checkOptions struct {
+	output  string
+	strict  bool
+	verbose bool
+	bundle  string
+	device  string
+}
+
+func (o *checkOptions) add(c *kingpin.CmdClause) {
+	c.Flag("output", "Format: text or json.").Short('o').Default("text").EnumVar(&o.output, "text", "json")
+	c.Flag("strict", "Fail on warnings too.").BoolVar(&o.strict)
+	c.Flag("verbose", "Print complete errors.").Short('v').BoolVar(&o.verbose)
+	c.Flag("bundle", "").Hidden().StringVar(&o.bundle) // removed
+	c.Flag("device", "").Hidden().StringVar(&o.device) // removed
+}
+
+// errCheck reports that check has printed a failure.
+var errCheck = errors.New("check: something does not work, see above")
+
+// runCheck reads every input once, and prints what was found, what is missing, and why.
+func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, w io.Writer) error {
+	found := check.NewInputs()
+	in, err := open(o, newMemory(debug.SetMemoryLimit(-1)), list, found, log)
+	if err != nil {
+		return err
+	}
+	defer in.node.Close()
+	folder, _ := o.stateFolder()
+	report := check.New(check.Config{
+		Name: o.inputs.Name, Version: version.Version, Node: in.node, Inputs: found, Sources: in.sources,
+		PodResourcesSocket: o.inputs.PodResourcesSocket, PodsSocket: o.inputs.PodsSocket, HasInventoryFile: o.inputs.InventoryFile != "",
+		StateDir: folder, CheckState: func() error { return state.Probe(folder) },
+		ReadState: func() error { return state.Check(state.Config{Path: folder, Node: o.inputs.Name}) },
+		Deadline:  sourceDeadline, IdleThreshold: o.books.IdleThreshold,
+	}).Run(ctx)
+	if o.check.output == "json" {
+		err = report.WriteJSON(plainJSON{w})
+	} else {
+		err = report.WriteText(w, o.check.verbose, printable)
+	}
+	if err != nil {
+		return err
+	}
+	if worst := report.Worst(); worst == check.Fail || worst == check.Warn && o.check.strict {
+		return errCheck
+	}
+	return nil
+}
+
+// What has been removed is accepted for a release, and says what to use instead.
+const (
+	removedIncidents = "incidents"
+	removedClaim     = "claim"
+)
+
+// removedFlags returns the switches that have been removed, and what to use instead.
+func removedFlags() map[string]string {
+	return map[string]string{
+		"source.intelgpu.pmu": "use --source.drm, which reads the engines that processes use",
+	}
+}
+
+// addRemoved adds the switches that have been removed.
+func (o *options) addRemoved(app *kingpin.Application) {
+	o.removed = map[string]*bool{}
+	for name := range removedFlags() {
+		o.removed[name] = app.Flag(name, "").Hidden().Bool()
+	}
+}
+
+// replaced returns the command in place of one that has been removed, and what to tell the user
+// about that and about removed flags.
+func (o *options) replaced(command string) (instead string, notices []string) {
+	if o.check.bundle != "" {
+		notices = append(notices, "--bundle has no effect: use check --output=json, and /api/v1/snapshot")
+	}
+	if o.check.device != "" {
+		notices = append(notices, "--device has no effect: use why DEVICE")
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.removed)) {
+		if *o.removed[name] {
+			notices = append(notices, "--"+name+" has no effect: "+removedFlags()[name])
+		}
+	}
+	switch command {
+	case removedIncidents:
+		o.top.view = string(top.ViewIncidents)
+		return commandTop, append(notices, "the command incidents will be removed: use top --view=incidents")
+	case removedClaim:
+		return commandWhy, append(notices, "the command claim will be removed: use why NAMESPACE/NAME")
+	default:
+		return command, notices
+	}
 }

@@ -55,7 +55,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 	registry := prometheus.NewRegistry()
 	metrics := exporter.NewSelfMetrics(registry, o.inputs.Name, log)
 	lines.onDrop(metrics.LogDropped)
-	in, err := open(ctx, o, memory, list, metrics, log)
+	in, err := open(o, memory, list, metrics, log)
 	if err != nil {
 		return err
 	}

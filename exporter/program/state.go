@@ -2,10 +2,14 @@ package program
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -13,7 +17,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/archive"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/state"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/podresources/kube/events"
 )
 
 // kept has what is kept over restarts: the state, and the archive of documents.
@@ -198,4 +206,136 @@ func bootID() string {
 		return ""
 	}
 	return strings.TrimSpace(string(id))
+}
+
+// flight is the flight recorder, the archive of its documents, and the writer of events.
+type flight struct {
+	*recorder.Recorder                          // nil: none
+	recording          *exporter.FlightRecorder // nil: none
+	documents          *archive.Folder          // nil: none
+	events             *events.Writer           // nil: none
+}
+
+// newFlight returns the flight recorder for the flags, with the incidents of earlier processes.
+func newFlight(
+	o *options, m memory, k kept, n *node.Node, api *kube.Client, metrics *exporter.SelfMetrics, log *slog.Logger,
+) (flight, error) {
+	if !o.recorder {
+		if o.incidentsEvents {
+			return flight{}, badFlag("incidents.events", errors.New("there are no incidents without the flight recorder"))
+		}
+		return flight{}, nil
+	}
+	f := flight{Recorder: recorder.New(recorder.Config{
+		Interval: o.interval, StalledAfter: o.stalledAfter, Bytes: m.of(recorder.MaxBytes),
+		Works: n.Works,
+	})}
+	k.resumePart(partStalls, f.Judge(), f.Judge().Restore, log)
+	var keep func(kind, id string, content any)
+	if k.documents != nil {
+		f.Restore(archive.Load(k.documents, exporter.IncidentDocument, (*recorder.Incident).Valid))
+		k.resumePart(partTallies, f.Recorder, f.RestoreTallies, log)
+		f.RestoreReceipts(archive.Load(k.documents, exporter.ReceiptDocument, (*recorder.Receipt).Valid))
+		f.documents, keep = k.documents, k.documents.Keep
+	}
+	var report func(*recorder.Incident, int)
+	if o.incidentsEvents {
+		if api == nil {
+			return flight{}, badFlag("incidents.events", errNoAPI)
+		}
+		f.events, report = newEvents(o.inputs.Name, api, metrics)
+	}
+	f.recording = exporter.NewFlightRecorder(f.Recorder, metrics, log, keep, report)
+	return f, nil
+}
+
+// sink returns the receiver of snapshots, nil for none.
+func (f flight) sink() exporter.Recorder {
+	if f.recording == nil {
+		return nil
+	}
+	return f.recording
+}
+
+// run writes documents and events until ctx ends.
+func (f flight) run(ctx context.Context) {
+	var writing sync.WaitGroup
+	if f.documents != nil {
+		writing.Go(func() { f.documents.Run(ctx) })
+	}
+	if f.events != nil {
+		writing.Go(func() { f.events.Run(ctx) })
+	}
+	writing.Wait()
+}
+
+// maxObjects limits the pods and claims of one incident that get an event: a claim may have 256
+// pods.
+const maxObjects = 32
+
+// newEvents returns the writer of events, and the function that receives incidents.
+func newEvents(
+	node string, api *kube.Client, metrics *exporter.SelfMetrics,
+) (*events.Writer, func(*recorder.Incident, int)) {
+	for _, result := range events.Results() {
+		metrics.Event(string(result), 0)
+	}
+	writer := events.New(events.Config{
+		API: api, Node: node,
+		Count: func(r events.Result) { metrics.Event(string(r), 1) }, State: metrics.EventSent,
+	})
+	return writer, func(i *recorder.Incident, times int) {
+		all := eventsOf(node, i, times)
+		few := all[:min(len(all), maxObjects)]
+		writer.Write(few...)
+		metrics.Event(string(driver.ReasonTooMany), len(all)-len(few))
+	}
+}
+
+// eventsOf returns the events for the claims and then the pods that an incident hit, or may have
+// hit. times is the number of occurrences; 0: the incident is over.
+func eventsOf(node string, i *recorder.Incident, times int) []events.Event {
+	var out []events.Event
+	add := func(kind, name, uid string, h *recorder.Holder) {
+		object := events.Object{Kind: kind, Namespace: h.Namespace, Name: name, UID: uid}
+		if name == "" || slices.ContainsFunc(out, func(e events.Event) bool { return e.Object == object }) {
+			return
+		}
+		e := events.Event{
+			Object: object, Reason: reasonOf(i.Kind), Message: present.EventText(node, i, h, kind == events.Pod), At: i.Last,
+			Times: times,
+		}
+		if times == 0 {
+			e.Reason, e.Normal, e.At, e.Times = e.Reason+"Resolved", true, *i.End, 1
+		}
+		out = append(out, e)
+	}
+	var holders, possible []recorder.Holder
+	for _, h := range i.Holders {
+		switch {
+		case h.Hit && h.Possible:
+			possible = append(possible, h)
+		case h.Hit:
+			holders = append(holders, h)
+		}
+	}
+	holders = append(holders, possible...)
+	for n := range holders {
+		add(events.ResourceClaim, holders[n].Claim, holders[n].ClaimUID, &holders[n])
+	}
+	for n := range holders {
+		add(events.Pod, holders[n].Pod, holders[n].PodUID, &holders[n])
+	}
+	return out
+}
+
+// reasonOf returns the reason field of an event about an incident.
+func reasonOf(kind recorder.Kind) string {
+	return cmp.Or(map[recorder.Kind]string{
+		recorder.XID: "DeviceXID", recorder.ECCUncorrected: "DeviceECCUncorrected", recorder.RAS: "DeviceRAS",
+		recorder.NoExecuteTaint: "DeviceNoExecuteTaint", recorder.LinkDown: "DeviceLinkDown",
+		recorder.DeviceLost: "DeviceLost", recorder.Unhealthy: "DeviceUnhealthy",
+		recorder.ClaimEndsInError: "ClaimEndedInError", recorder.ClaimStalled: "ClaimStalled",
+		recorder.SourceDown: "TelemetrySourceDown", // hits no pod
+	}[kind], "DeviceIncident")
 }

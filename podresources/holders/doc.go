@@ -3,7 +3,7 @@
 // A [Book] collects evidence, with the time at which it was requested: answers of the kubelet's
 // PodResources service, pods (lists and events), claims, and the appearance and disappearance of
 // cgroups and CDI specs. A pod is identified by its UID and has one [State], which changes only as
-// the table in state.go says. [Book.Holds] returns which pod holds which device by all evidence,
+// the table in pods.go says. [Book.Holds] returns which pod holds which device by all evidence,
 // with a reason. [Dates] determines since when and until when.
 //
 // A hold ends, or begins again, only by evidence that was requested later than the evidence that it

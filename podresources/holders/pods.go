@@ -111,21 +111,10 @@ func (p *pod) recreated(asked time.Time) bool {
 	}
 }
 
-// learnNames adds the names of claims from the same pod's status at the API server.
+// learnNames takes the names of claims from the same pod's status at the API server.
 func (p *pod) learnNames(from *podresources.PodFacts) {
 	p.namesKnown = true
-	p.ExtendedClaim, p.ExtendedUses = from.ExtendedClaim, from.ExtendedUses
-	names := make(map[string]string, len(from.Claims))
-	for _, c := range from.Claims {
-		names[c.Name] = c.Claim
-	}
-	p.Claims = slices.DeleteFunc(slices.Clone(p.Claims), func(c podresources.PodClaim) bool {
-		_, has := names[c.Name]
-		return c.Claim == "" && !has
-	})
-	for i := range p.Claims {
-		p.Claims[i].Claim = cmp.Or(p.Claims[i].Claim, names[p.Claims[i].Name])
-	}
+	p.Claims, p.ExtendedClaim, p.ExtendedUses = from.Claims, from.ExtendedClaim, from.ExtendedUses
 }
 
 // PodsListed processes a complete list of the pods that are bound to the node, from the kubelet
@@ -135,7 +124,7 @@ func (p *pod) learnNames(from *podresources.PodFacts) {
 // that is over is remembered for keepDeleted: the API server may report it as running long after
 // the kubelet has forgotten it.
 func (b *Book) PodsListed(pods []podresources.PodFacts, local bool, asked time.Time) {
-	b.update(func(e *Evidence) bool {
+	b.update(func(e *Evidence) {
 		b.podsSeen = driver.Later(b.podsSeen, asked)
 		there := make(map[string]bool, len(pods))
 		names := make(map[podresources.Pod]bool, len(pods))
@@ -162,17 +151,16 @@ func (b *Book) PodsListed(pods []podresources.PodFacts, local bool, asked time.T
 			}
 		}
 		e.trimPods(asked)
-		return true
 	})
 }
 
 // setPod processes a new object of a pod. A deleted pod comes back only with a list. It reports
-// whether what the pod holds may have changed, and whether the pod is new or has started.
-func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) (held, appeared bool) {
+// whether the pod is new or has started.
+func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) (appeared bool) {
 	p := e.pods[facts.UID]
 	isNew := p == nil
 	if isNew && len(e.pods) >= 2*maxPods || !isNew && p.state == Deleted {
-		return false, false
+		return false
 	}
 	if isNew {
 		p = &pod{seen: at, since: at}
@@ -201,7 +189,7 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) (held, appe
 		e.identify(facts.Pod, facts.UID)
 	}
 	e.signEnd(p, &was, isNew, at)
-	return isNew || p.state != was.state || p.Running != was.Running, isNew || facts.Started && !was.Started
+	return isNew || facts.Started && !was.Started
 }
 
 // signEnd notes when a pod ends, or that it had ended before anything was known about it.
@@ -280,25 +268,24 @@ func (e *Evidence) bury(p *pod, at time.Time) {
 // instead: it may come back with its UID, the deletion of its mirror pod at the API server does not
 // end it, and it has no claims, so that it holds what the kubelet lists.
 func (b *Book) PodDeleted(uid string, at time.Time) {
-	b.update(func(e *Evidence) bool {
+	b.update(func(e *Evidence) {
 		b.changed, b.podsSeen = at, driver.Later(b.podsSeen, at)
 		p := e.pods[uid]
 		switch {
 		case p == nil && (podresources.IsStaticUID(uid) || len(e.pods) >= 2*maxPods):
-			return true
+			return
 		case p == nil:
 			p = &pod{PodFacts: podresources.PodFacts{UID: uid}, seen: at}
 			e.add(p)
 		case p.Static:
 			e.drop(uid)
-			return true
+			return
 		}
 		if !p.ends() && !p.state.over() {
 			e.changes.add(podresources.Change{At: at, Gone: true, PodUID: uid}, e.asked)
 		}
 		e.bury(p, at)
 		e.trimPods(at)
-		return true
 	})
 }
 
@@ -336,7 +323,7 @@ func (e *Evidence) trimPods(now time.Time) {
 
 // NominatedListed processes a complete list of the pods that wait to be bound to the node.
 func (b *Book) NominatedListed(pods []podresources.PodFacts, asked time.Time) {
-	b.update(func(e *Evidence) bool {
+	b.update(func(e *Evidence) {
 		there := make(map[string]bool, len(pods))
 		for i := range pods {
 			there[pods[i].UID] = true
@@ -347,7 +334,6 @@ func (b *Book) NominatedListed(pods []podresources.PodFacts, asked time.Time) {
 				e.leaveNominated(uid, asked)
 			}
 		}
-		return true
 	})
 }
 
@@ -429,4 +415,62 @@ func (e *Evidence) uidAnswered(a *Answer, name podresources.Pod) string {
 		}
 	}
 	return uid
+}
+
+// State is the stage of a pod's life on the node.
+type State uint8
+
+// The states, in the order of a pod's life.
+const (
+	Unknown State = iota // no object is known: the kubelet lists its name
+	Waiting              // nominated for the node, and bound once the binding conditions of its devices are met
+	Bound                // bound to the node; no container has started
+	Running              // a container has started
+	Ending               // the kubelet is ending it: its containers may still run, and its devices still be prepared
+	Ended                // it holds nothing any more
+	Deleted              // it was deleted: its UID never holds a device again
+	numStates
+)
+
+// over reports whether a pod in this state holds nothing any more.
+func (s State) over() bool { return s >= Ended }
+
+// fact is what a piece of evidence says about one pod.
+type fact uint8
+
+const (
+	// From the pod's object.
+	nominated  fact = iota // nominated for the node, and not bound
+	bound                  // bound to the node, no container started
+	started                // a container has started
+	localFinal             // the kubelet's own status is Succeeded or Failed
+	finished               // the API server's status is Succeeded or Failed
+	deleted                // the object was deleted, or a complete list of the API server lacks it
+	relisted               // a complete list that was requested after the deletion has it
+	// From the kubelet's answers, if they are believed for the pod.
+	unlisted // an answer lacks a pod that an earlier one had, or that was ending when the answer was requested
+	listed   // an answer lists a pod again that was ended only by such an answer, or a static pod
+	// From other sources.
+	cgroupGone // its cgroup existed, and was removed
+	replaced   // a newer pod has its name, and none of its containers runs
+	numFacts
+)
+
+// transitions returns the next state for each fact and state. There are no other changes of a pod's
+// state. pods.go and proof.go derive the facts from evidence.
+func transitions() [numFacts][numStates]State {
+	return [numFacts][numStates]State{
+		//           Unknown  Waiting  Bound    Running  Ending   Ended    Deleted
+		nominated:  {Waiting, Waiting, Bound, Running, Ending, Ended, Deleted},
+		bound:      {Bound, Bound, Bound, Running, Ending, Ended, Deleted},
+		started:    {Running, Running, Running, Running, Ending, Ended, Deleted},
+		localFinal: {Ending, Ending, Ending, Ending, Ending, Ended, Deleted},
+		finished:   {Ended, Ended, Ended, Ended, Ended, Ended, Deleted},
+		deleted:    {Deleted, Deleted, Deleted, Deleted, Deleted, Deleted, Deleted},
+		relisted:   {Unknown, Waiting, Bound, Running, Ending, Ended, Unknown},
+		unlisted:   {Unknown, Waiting, Ended, Ended, Ended, Ended, Deleted},
+		listed:     {Unknown, Waiting, Bound, Running, Ending, Unknown, Deleted},
+		cgroupGone: {Unknown, Waiting, Bound, Running, Ended, Ended, Deleted},
+		replaced:   {Unknown, Waiting, Bound, Running, Ended, Ended, Deleted},
+	}
 }

@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
 // book records the calls of a Node.
@@ -181,3 +183,5 @@ func claimOfName(name string) podresources.Claim {
 func wantedPod(name, uid string, notBefore time.Time) holders.WantedPod {
 	return holders.WantedPod{Pod: podresources.Pod{Namespace: "ns", Name: name}, UID: uid, NotBefore: notBefore}
 }
+
+func TestMain(m *testing.M) { testmain.Main(m) }

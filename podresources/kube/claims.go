@@ -8,6 +8,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -145,4 +147,63 @@ func results(
 		out = append(out, result)
 	}
 	return out
+}
+
+// reservations returns the names of the pods for which a claim is reserved, by UID, nil for none;
+// other reports whether something other than pods also uses the claim.
+func reservations(of []resourcev1.ResourceClaimConsumerReference) (pods map[string]string, other bool) {
+	for _, c := range of {
+		switch {
+		case c.APIGroup != "" || c.Resource != "pods":
+			other = true
+		case c.UID != "":
+			if pods == nil {
+				pods = map[string]string{}
+			}
+			pods[string(c.UID)] = c.Name
+		}
+	}
+	return pods, other
+}
+
+// toleration returns a toleration of a result (KEP-5055) in kubectl's format of taints. An omitted
+// field matches anything.
+func toleration(t resourcev1.DeviceToleration) string {
+	s := t.Key
+	if t.Value != "" {
+		s += "=" + t.Value
+	}
+	if t.Effect != "" {
+		s += ":" + string(t.Effect)
+	}
+	return s
+}
+
+// addStatuses adds the statuses that drivers report (KEP-4817) to the results. A status of a device
+// that is not allocated is ignored. Conditions are sorted by type; of several with the same type
+// the first counts.
+func addStatuses(results []podresources.ClaimResult, statuses []resourcev1.AllocatedDeviceStatus) {
+	for i := range statuses {
+		s := &statuses[i]
+		id := driver.ID{Driver: s.Driver, Pool: s.Pool, Device: s.Device}
+		at := slices.IndexFunc(results, func(r podresources.ClaimResult) bool {
+			return r.Device == id && r.ShareID == ptr.Deref(s.ShareID, "")
+		})
+		if at < 0 {
+			continue
+		}
+		var conditions []podresources.Condition
+		for _, c := range s.Conditions {
+			conditions = append(conditions, podresources.Condition{Type: c.Type, Status: string(c.Status)})
+		}
+		slices.SortStableFunc(conditions, func(a, b podresources.Condition) int { return strings.Compare(a.Type, b.Type) })
+		results[at].Conditions = slices.CompactFunc(conditions,
+			func(a, b podresources.Condition) bool { return a.Type == b.Type })
+		if n := s.NetworkData; n != nil {
+			slices.Sort(n.IPs)
+			results[at].Network = &podresources.Network{
+				Interface: n.InterfaceName, IPs: slices.Compact(n.IPs), HardwareAddress: n.HardwareAddress,
+			}
+		}
+	}
 }

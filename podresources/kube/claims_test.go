@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -9,12 +10,16 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -271,4 +276,161 @@ func readTestdata(tb testing.TB) []byte {
 	tb.Helper()
 	data := must.Get(os.ReadFile("testdata/resourceclaims.yaml"))(tb)
 	return data
+}
+
+// withStatus returns a claim of device x, and of share s of it, with these statuses.
+func withStatus(statuses ...string) string {
+	share := device[:len(device)-1] + `,"shareID":"s"}`
+	return strings.Replace(claimOf("c", exact, stamp, device+","+share), `"status":{`,
+		`"status":{"devices":[`+strings.Join(statuses, ",")+`],`, 1)
+}
+
+// A status of an allocated device (KEP-4817) applies only to that device or share.
+func TestDeviceStatus(t *testing.T) {
+	const of = `{"driver":"d.test","pool":"p","device":"x",`
+	network := of +
+		`"networkData":{"interfaceName":"net1","ips":["10.0.0.2/24","fd00::2/64","10.0.0.2/24"],` +
+		`"hardwareAddress":"02:00:00:00:00:01"}}`
+	ready := podresources.Condition{Type: "Ready", Status: "True"}
+	for name, tc := range map[string]struct {
+		statuses   []string
+		conditions [2][]podresources.Condition // of the device, and of its share
+		network    *podresources.Network       // of the device
+	}{
+		"none": {},
+		"conditions, sorted, each once": {
+			statuses: []string{of +
+				`"conditions":[{"type":"Ready","status":"True","reason":"x"},{"type":"Linked","status":"Unknown"},` +
+				`{"type":"Ready","status":"False"}]}`},
+			conditions: [2][]podresources.Condition{{{Type: "Linked", Status: "Unknown"}, ready}},
+		},
+		"of a share": {
+			statuses:   []string{of + `"shareID":"s","conditions":[{"type":"Ready","status":"True"}]}`},
+			conditions: [2][]podresources.Condition{1: {ready}},
+		},
+		"network": {
+			statuses: []string{network},
+			network: &podresources.Network{
+				Interface: "net1", IPs: []string{"10.0.0.2/24", "fd00::2/64"},
+				HardwareAddress: "02:00:00:00:00:01",
+			},
+		},
+		"of no device of the claim": {statuses: []string{strings.Replace(network, `"x"`, `"y"`, 1)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, rejected, err := ParseClaims([]byte(withStatus(tc.statuses...)))
+			must.Do(t, err)
+			id := driver.ID{Driver: "d.test", Pool: "p", Device: "x"}
+			want := []podresources.ClaimResult{
+				{Device: id, Request: "r", DeviceClass: "class", Conditions: tc.conditions[0], Network: tc.network},
+				{Device: id, ShareID: "s", Request: "r", DeviceClass: "class", Conditions: tc.conditions[1]},
+			}
+			expect.Equal(t, "", want, got[podresources.Claim{Namespace: "ns", Name: "c"}].Results)
+			expect.Equal(t, "rejections", driver.Rejections{}, rejected)
+		})
+	}
+}
+
+// Malformed elements of API objects are omitted alone, and counted.
+func TestRejected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.Put(kubetest.Slices, sliceJSON("good", onNode1, "a"))
+		c.Put(kubetest.Slices, []byte(`{"metadata":{"name":"bad"},"spec":{"nodeName":"node1","pool":7}}`))
+		c.Put(kubetest.Claims, claimJSON("good", "a"))
+		c.Put(kubetest.Claims, []byte(`{"metadata":{"namespace":"ns","name":"bad"},"status":7}`))
+		c.Put(kubetest.Pods, podJSON("good", "node1", "Running"))
+		c.Put(kubetest.Pods,
+			[]byte(`{"metadata":{"namespace":"ns","name":"bad"},"spec":{"nodeName":"node1","containers":7}}`))
+		c.want(allocation("good", "a", "good"), allocation("bad", "b", "bad"))
+		c.follow(t)
+		time.Sleep(time.Second)
+		c.wantDevices(t, "p/a")
+		expect.That(t, len(c.book.bound()) == 1 && len(c.book.known()) == 1,
+			"pods %v, claims %v", c.book.bound(), c.book.known())
+		got := map[string]driver.Rejections{}
+		for _, source := range []string{SourceSlices, SourceClaims, SourcePods} {
+			got[source] = c.node.Rejected(source)
+		}
+		expect.Equal(t, "", map[string]driver.Rejections{
+			SourceSlices: {"malformed_slice": 1}, SourceClaims: {driver.ReasonMalformedClaim: 1},
+			SourcePods: {"malformed_pod": 1},
+		}, got)
+	})
+}
+
+// A pod object either is counted as rejected or has a name, facts within their bounds, and labels
+// that can be exported.
+func FuzzPod(f *testing.F) {
+	f.Add([]byte(`{"metadata":{"namespace":"n","name":"p","uid":"6d2f2b2e-0000-4000-8000-000000000001",
+		"labels":{"app":"a"},"annotations":{"team":"\u0001"},
+		"ownerReferences":[{"apiVersion":"v1","kind":"Job","name":"j","uid":"u","controller":true}]},
+		"spec":{"nodeName":"node1","resourceClaims":[{"name":"gpu","resourceClaimTemplateName":"t"}],
+		"containers":[{"name":"main","resources":{"claims":[{"name":"gpu","request":"r"}],
+		"requests":{"example.com/gpu":"1"}}}]},
+		"status":{"phase":"Running","resourceClaimStatuses":[{"name":"gpu","resourceClaimName":"p-gpu-x"}],
+		"extendedResourceClaimStatus":{"resourceClaimName":"e","requestMappings":[
+		{"containerName":"main","requestName":"r","resourceName":"example.com/gpu"}]},
+		"containerStatuses":[{"name":"main","restartCount":1,"state":{"running":{}},
+		"allocatedResourcesStatus":[{"name":"claim:gpu","resources":[{"resourceID":"d/p/g","health":"Unhealthy"}]}]}]}}`))
+	f.Add([]byte(`{"metadata":{"namespace":"n","name":"p","uid":"1d2f2b2e000040008000000000000001",
+		"annotations":{"kubernetes.io/config.source":"file"}},"status":{"phase":"Failed"}}`))
+	f.Add([]byte(`{"metadata":{"namespace":"n","name":"p","uid":"../.."}}`))
+	selection := &podresources.Selection{
+		PodLabels: []podresources.Chosen{{Key: "app", Name: "app"}}, PodAnnotations: []podresources.Chosen{
+			{Key: "team", Name: "team"},
+		},
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var reasons []driver.Reason
+		feed := podFeed{
+			now: time.Now, selection: selection, rejected: func(r driver.Reason) { reasons = append(reasons, r) },
+		}
+		facts, ok := feed.parse(data)
+		must.That(t, ok == (len(reasons) == 0) && len(reasons) <= 1, "used: %v, rejected for %q", ok, reasons)
+		if !ok {
+			return
+		}
+		texts := append([]string{facts.Pod.Namespace, facts.Pod.Name, facts.UID}, facts.Meta.Labels...)
+		for i, text := range append(texts, facts.Meta.OwnerKind, facts.Meta.OwnerName) {
+			must.That(t, (i >= 3 || text != "") && len(text) <= 512 && utf8.ValidString(text), "text %q of %q", text, texts)
+		}
+		if len(facts.Meta.Labels) != 4 || strings.ContainsAny(facts.UID, "/.") || len(facts.Claims) > 256 ||
+			facts.Running < 0 || facts.Running > 0 && !facts.Started {
+			t.Fatalf("facts %+v", facts)
+		}
+	})
+}
+
+// Whatever a watch sends, its events are decoded or end it, and an object is JSON.
+func FuzzEvents(f *testing.F) {
+	f.Add([]byte(`{"type":"ADDED","object":{"metadata":{"resourceVersion":"7"}}}` +
+		`{"type":"DELETED","object":{"metadata":{"resourceVersion":"8"}}}`))
+	f.Add([]byte(`{"type":"ADDED","object":{"metadata":7}}`))
+	f.Add([]byte(`{"type":"ERROR","object":{"code":410,"message":"too old"}}`))
+	f.Add([]byte(`{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9",` +
+		`"annotations":{"k8s.io/initial-events-end":"true"}}}}{"type":"ADD`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		valid := func(object json.RawMessage) {
+			if len(object) > 0 && !json.Valid(object) {
+				t.Fatalf("object %q", object)
+			}
+		}
+		e := &events{
+			limit: limited(bytes.NewReader(data), maxEvent), add: valid, fail: func(error) {},
+		}
+		e.decoder = json.NewDecoder(e.limit)
+		for range len(data) + 1 {
+			kind, object, err := e.Decode()
+			if err != nil {
+				return
+			}
+			if o, ok := object.(*watched); ok {
+				valid(o.raw)
+			} else if kind != watch.Error {
+				t.Fatalf("%s %T", kind, object)
+			}
+		}
+		t.Fatalf("more events than bytes: %q", data)
+	})
 }

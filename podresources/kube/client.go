@@ -2,12 +2,18 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"sync"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,6 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // ErrNoCluster is returned if there is neither a kubeconfig nor a service account's token: the
@@ -119,4 +128,235 @@ func (c *Client) Patch(ctx context.Context, path string, patch []byte) (io.ReadC
 		return nil, withReason(fmt.Errorf("patch %s: %w", path, err))
 	}
 	return body, nil
+}
+
+// Errors in addition to those of the API server and the transport.
+var (
+	errMalformed  = errors.New("malformed answer")
+	errTooLarge   = errors.New("answer too large")
+	errRedirected = errors.New("redirected")
+	errAnswered   = errors.New("answered") // ends what Node.Check follows
+	errNotServed  = errors.New("resource.k8s.io is not served in a supported version")
+)
+
+// withReason gives the error of a request its reason.
+func withReason(err error) error { return driver.WithReason(reasonOf(err), err) }
+
+// reasonOf returns why a request failed; "" for no error.
+func reasonOf(err error) driver.Reason {
+	var network net.Error
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, errMalformed):
+		return driver.ReasonMalformed
+	case errors.Is(err, errTooLarge):
+		return driver.ReasonTooLarge
+	case errors.Is(err, errRedirected):
+		return driver.ReasonRedirected
+	case errors.Is(err, errNotServed):
+		return driver.ReasonAbsent
+	case isExpired(err):
+		return driver.ReasonExpired
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return driver.ReasonAbsent // creating an object in a namespace that is being deleted is answered as forbidden
+	case apierrors.IsForbidden(err):
+		return driver.ReasonForbidden
+	case apierrors.IsUnauthorized(err):
+		return driver.ReasonUnauthorized
+	case apierrors.IsNotFound(err):
+		return driver.ReasonAbsent
+	case apierrors.IsTooManyRequests(err):
+		return driver.ReasonRateLimited
+	case errors.Is(err, context.Canceled):
+		return driver.ReasonCanceled
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
+		return driver.ReasonTimeout
+	case isStatus(err):
+		return driver.ReasonServerError
+	default:
+		return driver.ReasonUnavailable
+	}
+}
+
+// isExpired reports whether a watch, or the next page of a list, cannot continue from its resource
+// version.
+func isExpired(err error) bool {
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
+}
+
+// isStatus reports whether the error is a response of the API server.
+func isStatus(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status)
+}
+
+// isPathMissing reports whether the path itself is not served, as opposed to an object that does
+// not exist.
+func isPathMissing(err error) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
+		return false
+	}
+	details := status.Status().Details
+	return details == nil || details.Name == ""
+}
+
+// isPermanent reports whether an error lasts until the cluster is changed.
+func isPermanent(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || errors.Is(err, errNotServed)
+}
+
+// page is one page of a list.
+type page struct {
+	Metadata metav1.ListMeta   `json:"metadata"`
+	Items    []json.RawMessage `json:"items"`
+}
+
+// decodePage decodes a page of at most limit bytes.
+func decodePage(body io.Reader, limit int) (*page, error) {
+	var p page
+	if err := decodeJSON(body, limit, &p); err != nil {
+		return nil, err
+	}
+	if p.Metadata.ResourceVersion == "" {
+		return nil, fmt.Errorf("%w: not a list", errMalformed)
+	}
+	return &p, nil
+}
+
+// limitedReader fails with errTooLarge after the remaining bytes.
+type limitedReader struct {
+	r    io.Reader
+	left int
+}
+
+func limited(r io.Reader, n int) *limitedReader { return &limitedReader{r: r, left: n} }
+
+func (l *limitedReader) Read(p []byte) (int, error) {
+	if l.left <= 0 {
+		return 0, errTooLarge
+	}
+	n, err := l.r.Read(p[:min(len(p), l.left)])
+	l.left -= n
+	return n, err
+}
+
+// fetch decodes the answer that get opens, of at most limit bytes. Errors have a reason.
+func fetch(
+	ctx context.Context, limit int, into any, get func(context.Context) (io.ReadCloser, error),
+) error {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	body, err := get(ctx)
+	if err != nil {
+		return withReason(err)
+	}
+	defer body.Close()
+	return withReason(decodeJSON(body, limit, into))
+}
+
+// decodeJSON decodes an answer of at most limit bytes.
+func decodeJSON(body io.Reader, limit int, into any) error {
+	if err := json.NewDecoder(limited(body, limit)).Decode(into); err != nil {
+		return answerError(err)
+	}
+	return nil
+}
+
+// answerError distinguishes malformed answers from those that could not be read.
+func answerError(err error) error {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	if errors.As(err, &syntax) || errors.As(err, &kind) {
+		return fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	return fmt.Errorf("read answer: %w", err)
+}
+
+const resourceGroup = "/apis/resource.k8s.io"
+
+// resourceVersions are the supported versions of resource.k8s.io, best first (KUBELET's "Stages":
+// v1 since Kubernetes 1.34, v1beta2 1.33, v1beta1 1.32, v1alpha3 1.31; later ones serve other
+// things under that name, beside v1beta1).
+func resourceVersions() []string {
+	return []string{"v1", "v1beta2", "v1beta1", "v1alpha3"}
+}
+
+// versions requests objects of resource.k8s.io in the best version that is served, which it finds
+// by trying them. It is safe for concurrent use.
+type versions struct {
+	api  API
+	now  func() time.Time
+	list []string // best first
+
+	mu    sync.Mutex
+	used  string   // "": not known yet
+	tried []string // until then: the one in use first; none shortly after none was served
+	until time.Time
+}
+
+func newVersions(api API, now func() time.Time, list []string) *versions {
+	return &versions{api: api, now: now, list: list}
+}
+
+// get opens the response to a GET of a resource (resourceslices, or
+// namespaces/NS/resourceclaims/NAME) with a query.
+func (v *versions) get(ctx context.Context, resource string, query url.Values) (io.ReadCloser, error) {
+	var err error
+	for _, version := range v.order() {
+		var body io.ReadCloser
+		body, err = v.api.Get(ctx, resourceGroup+"/"+version+"/"+resource, query)
+		if !isPathMissing(err) {
+			v.served(version, err)
+			return body, err
+		}
+	}
+	if err == nil {
+		return nil, errNotServed
+	}
+	v.set("")
+	return nil, fmt.Errorf("%w: %w", errNotServed, err)
+}
+
+// order returns the versions to try.
+func (v *versions) order() []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.now().After(v.until) {
+		return v.list
+	}
+	return v.tried
+}
+
+// served records that the path of a version exists, if an answer proves it.
+func (v *versions) served(version string, err error) {
+	v.mu.Lock()
+	fresh := v.used == version && !v.now().After(v.until)
+	v.mu.Unlock()
+	if err == nil && !fresh {
+		v.set(version)
+	}
+}
+
+func (v *versions) set(version string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.used, v.tried, v.until = version, nil, v.now().Add(maxDelayPermanent)
+	if version != "" {
+		v.tried, v.until = append([]string{version}, v.list...), v.now().Add(renegotiate)
+	}
+}
+
+// known returns the version in use.
+func (v *versions) known() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.used
+}
+
+// claim opens the response to a GET of a claim.
+func (v *versions) claim(ctx context.Context, claim podresources.Claim) (io.ReadCloser, error) {
+	path := "namespaces/" + url.PathEscape(claim.Namespace) + "/resourceclaims/" + url.PathEscape(claim.Name)
+	return v.get(ctx, path, nil)
 }

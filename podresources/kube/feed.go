@@ -8,8 +8,10 @@ import (
 	"io"
 	"net/url"
 	"strconv"
+	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -222,3 +224,130 @@ func (f *feed) Delete(o any) error {
 
 // Resync implements [cache.ReflectorStore].
 func (f *feed) Resync() error { return nil }
+
+// watched is an object of a list or a watch: what client-go needs of it, and its JSON.
+type watched struct {
+	metav1.PartialObjectMetadata
+	raw json.RawMessage // nil: it was added to the set that is being filled
+}
+
+func newWatched(raw json.RawMessage) (*watched, error) {
+	o := &watched{raw: raw}
+	err := json.Unmarshal(raw, &o.PartialObjectMetadata)
+	return o, err
+}
+
+// events decodes the events of a watch.
+type events struct {
+	body    io.ReadCloser
+	limit   *limitedReader
+	decoder *json.Decoder
+	add     func(json.RawMessage) // receives the objects that there are when the watch begins; nil: they are over
+	fail    func(error)
+	stop    func()
+}
+
+var (
+	_ watch.Decoder  = (*events)(nil)
+	_ watch.Reporter = (*events)(nil)
+)
+
+// Decode implements [watch.Decoder].
+func (e *events) Decode() (watch.EventType, runtime.Object, error) {
+	e.limit.left = maxEvent
+	var event metav1.WatchEvent
+	if err := e.decoder.Decode(&event); err != nil {
+		return e.end(answerError(err))
+	}
+	raw := event.Object.Raw
+	if event.Type == string(watch.Error) {
+		var status metav1.Status
+		_ = json.Unmarshal(raw, &status) // one without a reason ends the watch too
+		if err := apierrors.FromObject(&status); !isExpired(err) {
+			e.fail(fmt.Errorf("the server ended it: %w", err))
+		}
+		return watch.Error, &status, nil
+	}
+	o, err := newWatched(raw)
+	if err != nil {
+		return e.end(fmt.Errorf("%w: %w", errMalformed, err))
+	}
+	if e.add != nil {
+		switch {
+		case event.Type != string(watch.Bookmark):
+			e.add(raw)
+			o.raw, o.Annotations = nil, nil
+		case o.Annotations[metav1.InitialEventsAnnotationKey] == "true":
+			e.add = nil
+		}
+	}
+	return watch.EventType(event.Type), o, nil
+}
+
+// end reports an error, unless the watch just ends.
+func (e *events) end(err error) (watch.EventType, runtime.Object, error) {
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF} {
+		if errors.Is(err, end) {
+			return "", nil, end
+		}
+	}
+	e.fail(err)
+	return "", nil, err
+}
+
+// AsObject implements [watch.Reporter].
+func (e *events) AsObject(err error) runtime.Object {
+	return &metav1.Status{Status: metav1.StatusFailure, Message: err.Error()}
+}
+
+// Close implements [watch.Decoder].
+func (e *events) Close() {
+	e.stop()
+	_ = e.body.Close()
+}
+
+// retryDelay computes the delay before the next attempt. The jitter spreads the nodes of a cluster,
+// whose requests fail together while the API server is down.
+type retryDelay struct {
+	delays backoff.ExponentialBackOff
+	jitter func() float64 // in [0, 1)
+}
+
+func newRetryDelay(jitter func() float64) *retryDelay {
+	return &retryDelay{delays: backoff.ExponentialBackOff{InitialInterval: firstDelay, Multiplier: 2}, jitter: jitter}
+}
+
+// next returns the delay after one more failure: twice the previous one up to a limit, less up to
+// half of it as jitter.
+func (d *retryDelay) next(err error) time.Duration {
+	d.delays.MaxInterval = maxDelay
+	if isPermanent(err) {
+		d.delays.MaxInterval = maxDelayPermanent
+	}
+	delay := min(d.delays.NextBackOff(), d.delays.MaxInterval)
+	return delay - time.Duration(d.jitter()*float64(delay)/2)
+}
+
+func (d *retryDelay) reset() { d.delays.Reset() }
+
+// joinedReport combines the reports of two feeds into one source, which is up if both are.
+type joinedReport struct {
+	report func(took time.Duration, err error)
+
+	mu    sync.Mutex
+	known [2]bool
+	down  [2]bool
+}
+
+// half returns the report function of one of the feeds.
+func (j *joinedReport) half(i int) func(took time.Duration, err error) {
+	return func(took time.Duration, err error) {
+		j.mu.Lock()
+		j.known[i], j.down[i] = true, err != nil
+		whole := j.known[0] && j.known[1] && !j.down[0] && !j.down[1]
+		j.mu.Unlock()
+		if err != nil || whole {
+			j.report(took, err)
+		}
+	}
+}

@@ -136,7 +136,6 @@ func renderCeilings(table map[string]ceiling) string {
 
 // countLines returns the lines of code by package, and by package and " test".
 func countLines(t *testing.T) map[string]int {
-	t.Helper()
 	out := map[string]int{}
 	for _, file := range tracked(t) {
 		if filepath.Ext(file) != ".go" {

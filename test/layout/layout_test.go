@@ -313,13 +313,11 @@ func (p linked) under(path string) bool {
 
 // deps returns target's packages and all that they import, directly or indirectly.
 func deps(t *testing.T, target string) []linked {
-	t.Helper()
 	return list(t, "-deps", target)
 }
 
 // list lists the packages that go list has for the arguments.
 func list(t *testing.T, args ...string) []linked {
-	t.Helper()
 	out := output(t, "go", append([]string{"list", "-json=ImportPath,Imports,Standard"}, args...)...)
 	var all []linked
 	for decoder := json.NewDecoder(strings.NewReader(out)); ; {
@@ -336,7 +334,6 @@ func list(t *testing.T, args ...string) []linked {
 // tracked returns the files that git tracks. It also opens the index, so that go test's cache of
 // results notices new files.
 func tracked(t *testing.T) []string {
-	t.Helper()
 	_, _ = os.Stat(filepath.Join(root, ".git", "index")) // in a linked work tree, it is elsewhere
 	out := output(t, "git", "-c", "safe.directory=*", "ls-files", "-z")
 	paths := strings.Split(strings.TrimSuffix(out, "\x00"), "\x00")
@@ -346,7 +343,6 @@ func tracked(t *testing.T) []string {
 
 // output runs a program in the top folder.
 func output(t *testing.T, name string, args ...string) string {
-	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Dir = root
 	var stderr strings.Builder

@@ -136,7 +136,6 @@ func TestBackUses(t *testing.T) {
 // backUses returns what files of one package use of an earlier one in the order, and the number of
 // all uses between files. The package has the imports of the target.
 func backUses(t *testing.T, files map[string]string, order string, target ...string) (back []string, uses int) {
-	t.Helper()
 	place := map[string]int{}
 	for line := range strings.Lines(order) {
 		if name, what, _ := strings.Cut(strings.TrimSpace(line), " "); what != "" && !strings.HasSuffix(line, ":\n") {
@@ -187,7 +186,6 @@ func backUses(t *testing.T, files map[string]string, order string, target ...str
 // exportData returns a function that opens the compiler's export data of a package that the target
 // imports, directly or indirectly.
 func exportData(t *testing.T, target ...string) importer.Lookup {
-	t.Helper()
 	files := map[string]string{}
 	if len(target) > 0 {
 		args := append([]string{"list", "-export", "-deps", "-json=ImportPath,Export"}, target...)

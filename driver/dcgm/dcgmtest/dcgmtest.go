@@ -10,12 +10,8 @@ import (
 	"context"
 	"embed"
 	"fmt"
-	"maps"
 	"math"
-	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"unsafe"
 
 	"github.com/dra-exporter/dra-exporter/driver/faketest"
@@ -35,8 +31,7 @@ type Machine struct {
 var sources embed.FS
 
 // New builds the fake and its file of state in a folder, which must last as long as the process.
-// The fake lacks some functions, as an older library would.
-func New(ctx context.Context, dir string, lacks ...string) (*Machine, error) {
+func New(ctx context.Context, dir string) (*Machine, error) {
 	m := &Machine{Library: filepath.Join(dir, "libdcgm.so.4")}
 	fake := faketest.Fake{Sources: sources, Headers: "github.com/NVIDIA/go-dcgm/pkg/dcgm"}
 	memory, err := faketest.Map(dir, unsafe.Sizeof(State{}))
@@ -47,15 +42,7 @@ func New(ctx context.Context, dir string, lacks ...string) (*Machine, error) {
 	if m.functions, err = fake.Write(dir); err != nil {
 		return nil, err
 	}
-	flags := []string{"-Wl,-soname,libdcgm.so.4"}
-	if len(lacks) > 0 {
-		script := filepath.Join(dir, "exports")
-		if err := os.WriteFile(script, []byte("{ local: "+strings.Join(lacks, "; ")+"; };\n"), 0o600); err != nil {
-			return nil, err
-		}
-		flags = append(flags, "-Wl,--version-script="+script)
-	}
-	return m, fake.Compile(ctx, dir, map[string][]string{m.Library: flags})
+	return m, fake.Compile(ctx, dir, map[string][]string{m.Library: {"-Wl,-soname,libdcgm.so.4"}})
 }
 
 // Reset makes the machine one with the given number of busy GPUs, without MIG, failures and
@@ -76,8 +63,7 @@ func newGPU(i int) GPU {
 	g := GPU{
 		PCIBus: int64(0x1b + i),
 		Work: Work{
-			Graphics: 0.755, SM: 0.5, Occupancy: 0.25, Tensor: 0.125, DRAM: 0.3, Decoders: [2]float64{0.5, 0.25}, JPEG: 0.35,
-			OFA: 0.45, FP64: 0.12, FP32: 0.13, FP16: 0.14, Integer: 0.11,
+			Graphics: 0.755, SM: 0.5, Occupancy: 0.25, Tensor: 0.125, DRAM: 0.3, FP64: 0.12, FP32: 0.13, FP16: 0.14, Integer: 0.11,
 			MemoryTotal: 80 << 30, Memory: 16 << 30, MemoryReserved: 1 << 30,
 		},
 		Utilization: 0.75, MemoryUtilization: 0.25, Encoder: 0.1, Decoder: 0.2,
@@ -111,8 +97,7 @@ func (m *Machine) Partition(gpu, instances int) {
 		g.Instances[i] = Instance{
 			Present: 1, GPUInstance: int64(7 + i), ComputeInstances: 1, Profile: 19, name: text("1g.10gb"),
 			Work: Work{
-				Graphics: float64(i+1) / 10, SM: 0.05, Occupancy: 0.04, Tensor: 0.03, DRAM: 0.02, Decoders: [2]float64{0.6, 0.4},
-				JPEG: 0.07, OFA: 0.08, FP64: 0.02, FP32: 0.03, FP16: 0.04, Integer: 0.01,
+				Graphics: float64(i+1) / 10, SM: 0.05, Occupancy: 0.04, Tensor: 0.03, DRAM: 0.02, FP64: 0.02, FP32: 0.03, FP16: 0.04, Integer: 0.01,
 				MemoryTotal: 10 << 30, Memory: float64(i+1) * (1 << 30), MemoryReserved: 1 << 27,
 			},
 		}
@@ -145,10 +130,6 @@ func (m *Machine) Hang(function string, hang bool) {
 	}
 	m.hang[m.functions.Number(function)] = value
 }
-
-// Functions returns the names of the functions that the fake has, which are all that the source
-// calls.
-func (m *Machine) Functions() []string { return slices.Sorted(maps.Keys(m.functions)) }
 
 // Calls returns how often a function was called.
 func (m *Machine) Calls(function string) int { return int(m.calls[m.functions.Number(function)]) }

@@ -21,9 +21,9 @@ type State struct {
 	magic, size   uint64
 	Down          int64 // not 0 if no engine listens
 	Engine        int64 // number of starts of the engine; connections to an earlier one are closed
-	Vocabulary    int64 // the fields that the engine knows: Vocabulary46, 45, Renewed or Early
+	Early         int64 // not 0 if it is an earlier DCGM 4: without the numbers from 1507 on
 	Profiling     int64 // the dcgmReturn_t of requests for profiling metrics
-	Units         int64 // the same for profiling metrics of the units of engines
+	Pipes         int64 // the same for those of the pipes of multiprocessors
 	Connections   int64
 	Misuse        int64 // calls that the header forbids
 	Count         int64 // of GPUs
@@ -41,19 +41,9 @@ type State struct {
 	driverVersion [64]byte
 }
 
-// The vocabularies of an engine.
-const (
-	Vocabulary46      = iota // old numbers and those in base units
-	Vocabulary45             // old numbers alone
-	VocabularyRenewed        // of a later DCGM: without those that 4.6 calls deprecated
-	VocabularyEarly          // of an earlier DCGM 4: without the numbers from 1507 on
-)
-
 // Work has the fields that GPUs and GPU instances share.
 type Work struct {
 	Graphics, SM, Occupancy, Tensor, DRAM float64
-	Decoders                              [2]float64
-	JPEG, OFA                             float64
 	FP64, FP32, FP16, Integer             float64
 	MemoryTotal, Memory, MemoryReserved   float64
 }

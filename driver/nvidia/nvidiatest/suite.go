@@ -50,7 +50,6 @@ func Quantities(gpu any) map[string]float64 {
 		"power": "Power", "energy": "Energy", "temperature gpu": "Temperature", "temperature memory": "MemoryTemperature",
 		"clock sm": "ClockSM", "clock memory": "ClockMemory", "clock video": "ClockVideo",
 		"engine_utilization encoder": "Encoder", "engine_utilization decoder": "Decoder",
-		"engine_utilization jpeg": "JPEG", "engine_utilization ofa": "OFA",
 		"errors pcie_replay": "PCIeReplays", "errors ecc_corrected": "Corrected", "errors ecc_uncorrected": "Uncorrected",
 		"errors row_remap correctable": "RemappedCorrected", "errors row_remap uncorrectable": "RemappedUncorrected",
 		"errors page_retirement sbe": "RetiredSBE", "errors page_retirement dbe": "RetiredDBE",

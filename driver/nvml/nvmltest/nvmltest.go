@@ -90,14 +90,14 @@ func (m *Machine) Reset(gpus int) {
 
 func newGPU(i int) GPU {
 	g := GPU{
-		Minor: int64(i), PCIBus: int64(0x1b + i), MaxMIG: 7, GPM: 1, Encoders: 2,
+		Minor: int64(i), PCIBus: int64(0x1b + i), MaxMIG: 7, GPM: 1,
 		ProcessTime: 1e9, SamplePeriod: 0.2,
 		Power: 312.5 + float64(i), Energy: 1e6 * float64(i+1),
 		Utilization: 0.75, MemoryUtilization: 0.25, Encoder: 0.1, Decoder: 0.2, JPEG: 0.3, OFA: 0.4,
 		MemoryTotal: 80 << 30, MemoryReserved: 1 << 30, Memory: 16 << 30,
 		Temperature: 61, MemoryTemperature: 70,
 		ClockGraphics: 1.755e9, ClockSM: 1.74e9, ClockMemory: 2.619e9, ClockVideo: 1.5e9,
-		PCIeTransmitRate: 2e9, PCIeReceiveRate: 1e9, PCIeTransmit: 5e12, PCIeReceive: 6e12,
+		PCIeTransmitRate: 2e9, PCIeReceiveRate: 1e9,
 		NVLinkTransmit: 1 << 40, NVLinkReceive: 1 << 41,
 		PCIeReplays: 3, Corrected: 5, Uncorrected: 1, RemappedCorrected: 2, RemappedUncorrected: 1, RetiredSBE: 4,
 		RetiredDBE: 6,
@@ -121,14 +121,13 @@ func newGPU(i int) GPU {
 }
 
 // metrics returns GPM's metrics of a GPU, by NVML_GPM_METRIC_*: the shares of graphics, SMs,
-// occupancy, tensor and memory, of the integer, FP64, FP32 and FP16 pipes, the bytes per second
-// over PCIe and NVLink, and the shares of the units of two decoders and, with encoders, of two
-// encoders.
+// occupancy, tensor and memory, of the integer, FP64, FP32 and FP16 pipes, and the bytes per second
+// over PCIe and NVLink.
 func (g *GPU) metrics() map[int]float64 {
 	return map[int]float64{
 		4: 0.11, 11: 0.12, 12: 0.13, 13: 0.14,
 		1: g.Utilization, 2: g.Utilization / 2, 3: g.Utilization / 4, 5: g.Utilization / 8, 10: g.MemoryUtilization,
-		20: g.PCIeTransmitRate, 21: g.PCIeReceiveRate, 30: 0.5, 31: 0.25, 166: 0.6, 167: 0.2,
+		20: g.PCIeTransmitRate, 21: g.PCIeReceiveRate,
 		60: 3e6, 61: 1000 * 1024,
 	}
 }
@@ -152,7 +151,7 @@ func (m *Machine) Partition(gpu, instances int) {
 func (m *Instance) metrics() map[int]float64 {
 	return map[int]float64{
 		4: 0.11, 11: 0.12, 12: 0.13, 13: 0.14,
-		1: float64(m.Start+1) / 10, 2: 0.05, 3: 0.04, 5: 0.03, 10: 0.02, 166: 0.07, 20: 1e6, 21: 2e6,
+		1: float64(m.Start+1) / 10, 2: 0.05, 3: 0.04, 5: 0.03, 10: 0.02, 20: 1e6, 21: 2e6,
 		60: 3e6, 61: 4e6,
 	}
 }
@@ -173,8 +172,6 @@ func (m *Machine) Advance(seconds float64) {
 	for i := range m.Count {
 		g := &m.GPUs[i]
 		g.Energy += g.Power * seconds
-		g.PCIeTransmit += g.PCIeTransmitRate * seconds
-		g.PCIeReceive += g.PCIeReceiveRate * seconds
 		g.NVLinkTransmit += math.Trunc(seconds*1000) * 1024
 		g.Throttled.Power += seconds / 2
 		g.ProcessTime += seconds

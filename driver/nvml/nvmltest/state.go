@@ -27,7 +27,6 @@ type State struct {
 	Misuse        int64 // calls with stale handles, or that the header forbids
 	Count         int64 // of GPUs
 	CUDAVersion   int64 // as nvmlSystemGetCudaDriverVersion_v2 has it
-	GPMMetrics    int64 // number from which on the driver does not know GPM's metrics; 0: it knows all
 	GPMNaN        int64 // a metric of GPM that succeeds with NaN; 0: none
 	GPMSamples    int64 // allocated and not freed
 	EventSets     int64
@@ -47,9 +46,8 @@ type State struct {
 type GPU struct {
 	Lost                                   int64 // not 0: it has fallen off the bus
 	Minor, PCIDomain, PCIBus, PCIDevice    int64
-	MIG, MaxMIG, GPM, NarrowPCIe           int64
+	MIG, MaxMIG, GPM                       int64
 	PowerSmoothing                         int64 // it has the feature, with settings of 0
-	Encoders                               int64 // their number; an H100 has none
 	Power, Energy                          float64
 	Utilization, MemoryUtilization         float64
 	Encoder, Decoder, JPEG, OFA            float64
@@ -58,7 +56,6 @@ type GPU struct {
 	ClockGraphics, ClockSM, ClockMemory    float64
 	ClockVideo                             float64
 	PCIeTransmitRate, PCIeReceiveRate      float64
-	PCIeTransmit, PCIeReceive              float64
 	NVLinkTransmit, NVLinkReceive          float64
 	PCIeReplays, Corrected, Uncorrected    float64
 	RemappedCorrected, RemappedUncorrected float64

@@ -4,8 +4,10 @@
 package kubetest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -14,6 +16,7 @@ import (
 	"sync"
 	"testing"
 
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -266,4 +269,77 @@ func (s *Server) happen(e event) {
 func (s *Server) broadcast() {
 	close(s.changed)
 	s.changed = make(chan struct{})
+}
+
+// pipeListener is a network in memory.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return pipeAddr{} }
+
+func (l *pipeListener) dial(ctx context.Context) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case l.conns <- server:
+		return client, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+type pipeAddr struct{}
+
+func (pipeAddr) Network() string { return "pipe" }
+func (pipeAddr) String() string  { return "kubernetes.test" }
+
+// LargeSlice returns a ResourceSlice with as many devices (128) of as many attributes each (32) as
+// the API allows. placement is the field of its spec that selects nodes, in JSON. Names and values
+// of the attributes are short, which makes about 120 kB, or, if longest is true, as long as the API
+// allows, which makes about 750 kB.
+func LargeSlice(name, driverName, pool, placement string, longest bool) []byte {
+	attribute := func(i int) string { return fmt.Sprintf("attribute%02d", i) }
+	value := "v"
+	if longest {
+		domain := strings.Repeat("d", resourcev1.DeviceMaxDomainLength)
+		attribute = func(i int) string { return fmt.Sprintf("%s/%0*d", domain, resourcev1.DeviceMaxIDLength, i) }
+		value = strings.Repeat("v", resourcev1.DeviceAttributeMaxValueLength)
+	}
+	var out bytes.Buffer
+	fmt.Fprintf(&out, `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice","metadata":{"name":%q},`+
+		`"spec":{"driver":%q,"pool":{"name":%q,"generation":1,"resourceSliceCount":1},%s,"devices":[`,
+		name, driverName, pool, placement)
+	for d := range resourcev1.ResourceSliceMaxDevices {
+		if d > 0 {
+			out.WriteByte(',')
+		}
+		fmt.Fprintf(&out, `{"name":"device-%d","attributes":{`, d)
+		for a := range resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
+			if a > 0 {
+				out.WriteByte(',')
+			}
+			fmt.Fprintf(&out, `%q:{"string":%q}`, attribute(a), value)
+		}
+		out.WriteString("}}")
+	}
+	out.WriteString("]}}")
+	return out.Bytes()
 }

@@ -60,7 +60,7 @@ func readAsked(t *testing.T) []asked {
 // replacement returns the rules that record the series of another exporter.
 func replacement(t *testing.T, exporter string, change func(*rules.Options)) []rules.Group {
 	t.Helper()
-	catalog := must.Get(query.NewCatalog())(t)
+	catalog := query.NewCatalog()
 	o := shortOptions()
 	if change != nil {
 		change(&o)

@@ -25,7 +25,7 @@ import (
 // as many series.
 func TestSameNames(t *testing.T) {
 	t.Parallel()
-	catalog := must.Get(query.NewCatalog())(t)
+	catalog := query.NewCatalog()
 	must.Get(rules.Groups(rules.Defaults(), catalog))(t)
 	grafana.Catalog(catalog)
 	world := sameNames{catalog: catalog, series: map[string]string{}}

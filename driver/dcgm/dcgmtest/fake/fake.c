@@ -233,25 +233,11 @@ dcgmReturn_t dcgmGroupDestroy(dcgmHandle_t handle, dcgmGpuGrp_t number) {
     return DCGM_ST_OK;
 }
 
-/* unknown reports whether the engine, by its vocabulary, does not know a field. */
-static int unknown(unsigned short field) {
-    switch (field) {
-    case DCGM_FI_DEV_SM_CLOCK:
-    case DCGM_FI_DEV_MEM_CLOCK:
-    case DCGM_FI_DEV_VIDEO_CLOCK:
-    case DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION:
-    case DCGM_FI_DEV_FAN_SPEED: return state->vocabulary == 2;
-    default:
-        return (state->vocabulary == 1 && field >= DCGM_FI_DEV_BAR1_CAPACITY_BYTES) ||
-               (state->vocabulary == 3 && field >= DCGM_FI_DEV_MEMORY_UNREPAIRABLE);
-    }
-}
-
 dcgmReturn_t dcgmFieldGroupCreate(dcgmHandle_t handle, int count, const unsigned short *fields, const char *name, dcgmFieldGrp_t *number) {
     (void)name;
     ON(dcgmFieldGroupCreate, handle);
     for (int i = 0; i < count; i++)
-        if (unknown(fields[i]))
+        if (state->early && fields[i] >= DCGM_FI_DEV_MEMORY_UNREPAIRABLE)
             return DCGM_ST_UNKNOWN_FIELD;
     for (int i = 0; i < MAX_GROUPS && count <= MAX_FIELDS; i++)
         if (!state->field_groups[i].used) {
@@ -284,8 +270,8 @@ dcgmReturn_t dcgmWatchFields(dcgmHandle_t handle, dcgmGpuGrp_t group, dcgmFieldG
     for (int i = 0; i < g->count; i++) {
         if (g->fields[i] >= DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO && g->fields[i] < 1100 && state->profiling)
             return (dcgmReturn_t)state->profiling;
-        if (g->fields[i] >= DCGM_FI_PROF_NVDEC_UTIL_0_RATIO && g->fields[i] <= DCGM_FI_PROF_NVOFA_UTIL_1_RATIO && state->units)
-            return (dcgmReturn_t)state->units;
+        if (g->fields[i] == DCGM_FI_PROF_FP64_UTIL_RATIO && state->pipes)
+            return (dcgmReturn_t)state->pipes;
     }
     g->watched = 1;
     g->group = (int64_t)group;

@@ -14,7 +14,6 @@ enum { MAX_GPUS = 32, MAX_INSTANCES = 8, MAX_EVENTS = 64, MAX_FUNCTIONS = 32, MA
 
 struct work { /* what GPUs and GPU instances both have */
     double graphics, sm, occupancy, tensor, dram; /* shares of time: the profiling metrics */
-    double decoders[2], jpeg, ofa;                /* likewise, of one unit each */
     double fp64, fp32, fp16, integer;             /* likewise */
     double memory_total, memory_used, memory_reserved; /* bytes */
 };
@@ -76,10 +75,9 @@ struct state {
     uint64_t magic, size;
     int64_t down;       /* no engine listens */
     int64_t engine;     /* counts the engine's starts: handles of an earlier one are not valid */
-    int64_t vocabulary; /* 0: that of 4.6; 1: of 4.5, without the numbers from 1600 on; 2: without those that 4.6 deprecates;
-                           3: of an earlier DCGM 4, without those from 1507 on */
+    int64_t early;      /* an earlier DCGM 4, without the numbers from 1507 on */
     int64_t profiling;  /* a dcgmReturn_t: what asking for profiling metrics is answered; 0: they are there */
-    int64_t units;      /* likewise those of the units of engines */
+    int64_t pipes;      /* likewise those of the pipes of multiprocessors */
     int64_t users;      /* connections */
     int64_t misuse;     /* calls that the header forbids */
     int64_t gpus;

@@ -21,10 +21,6 @@ static int work(const struct work *w, dcgmFieldValue_v1 *v) {
     case DCGM_FI_PROF_SM_OCCUPANCY_RATIO: real(v, w->occupancy); return 1;
     case DCGM_FI_PROF_TENSOR_UTIL_RATIO: real(v, w->tensor); return 1;
     case DCGM_FI_PROF_DRAM_UTIL_RATIO: real(v, w->dram); return 1;
-    case DCGM_FI_PROF_NVDEC_UTIL_0_RATIO: real(v, w->decoders[0]); return 1;
-    case DCGM_FI_PROF_NVDEC_UTIL_1_RATIO: real(v, w->decoders[1]); return 1;
-    case DCGM_FI_PROF_NVJPG_UTIL_0_RATIO: real(v, w->jpeg); return 1;
-    case DCGM_FI_PROF_NVOFA_UTIL_0_RATIO: real(v, w->ofa); return 1;
     case DCGM_FI_PROF_FP64_UTIL_RATIO: real(v, w->fp64); return 1;
     case DCGM_FI_PROF_FP32_UTIL_RATIO: real(v, w->fp32); return 1;
     case DCGM_FI_PROF_FP16_UTIL_RATIO: real(v, w->fp16); return 1;
@@ -48,7 +44,6 @@ static void gpu_field(const struct gpu *g, dcgmFieldValue_v1 *v) {
     case DCGM_FI_DEV_DEC_UTIL: whole(v, g->decoder * 100); return;
     case DCGM_FI_DEV_BOARD_POWER_WATTS: real(v, g->power); return; /* "in Watts" */
     case DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION: whole(v, g->energy * 1000); return; /* "in mJ since the driver was last reloaded" */
-    case DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL: real(v, g->energy); return; /* "in joules" */
     case DCGM_FI_DEV_GPU_TEMP_CELSIUS: whole(v, g->temperature); return; /* "in degrees C" */
     case DCGM_FI_DEV_MEMORY_TEMP_CELSIUS: whole(v, g->memory_temperature); return; /* no unit but in its name */
     case DCGM_FI_DEV_SM_CLOCK: whole(v, g->clock_sm / 1e6); return; /* MHz is a guess: no unit */
@@ -56,11 +51,6 @@ static void gpu_field(const struct gpu *g, dcgmFieldValue_v1 *v) {
     case DCGM_FI_DEV_VIDEO_CLOCK: whole(v, g->clock_video / 1e6); return;
     case DCGM_FI_DEV_MAX_SM_CLOCK: whole(v, g->condition.clock_sm_max / 1e6); return;
     case DCGM_FI_DEV_MAX_MEM_CLOCK: whole(v, g->condition.clock_memory_max / 1e6); return;
-    case DCGM_FI_DEV_SM_MAX_CLOCK_HERTZ: whole(v, g->condition.clock_sm_max); return; /* "in hertz" */
-    case DCGM_FI_DEV_MEMORY_MAX_CLOCK_HERTZ: whole(v, g->condition.clock_memory_max); return;
-    case DCGM_FI_DEV_SM_CLOCK_HERTZ: whole(v, g->clock_sm); return; /* "in hertz" */
-    case DCGM_FI_DEV_MEMORY_CLOCK_HERTZ: whole(v, g->clock_memory); return;
-    case DCGM_FI_DEV_VIDEO_CLOCK_HERTZ: whole(v, g->clock_video); return;
     /* "The number of bytes of active PCIe tx (transmit) data", per second of the interval: DCGM's user guide has a rate */
     case DCGM_FI_PROF_PCIE_TX_BYTES: whole(v, g->pcie_transmit_rate); return;
     case DCGM_FI_PROF_PCIE_RX_BYTES: whole(v, g->pcie_receive_rate); return;
@@ -105,7 +95,6 @@ static void gpu_field(const struct gpu *g, dcgmFieldValue_v1 *v) {
     case DCGM_FI_DEV_FABRIC_HEALTH_SUMMARY: whole(v, g->condition.fabric_summary); return;
     case DCGM_FI_DEV_GPU_TEMP_MARGIN_CELSIUS: whole(v, g->condition.margin); return;
     case DCGM_FI_DEV_FAN_SPEED: whole(v, g->condition.fan * 100); return;       /* "in percent 0-100 (may exceed 100)" */
-    case DCGM_FI_DEV_FAN_SPEED_RATIO: real(v, g->condition.fan); return; /* "as a ratio" */
     default: whole(v, (double)NAN);
     }
 }

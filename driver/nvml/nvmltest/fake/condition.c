@@ -50,18 +50,14 @@ nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t device, nvmlMarginTempe
     return NVML_SUCCESS;
 }
 
-static int branch(void);
-
-/* v3, with a summary of the health, is taken to have come with 570. */
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t *info) {
     OF(nvmlDeviceGetGpuFabricInfoV, device, 0);
     SUPPORTED(g->condition.fabric_state);
-    if (info->version != nvmlGpuFabricInfo_v2 && (info->version != nvmlGpuFabricInfo_v3 || branch() < 570))
+    if (info->version != nvmlGpuFabricInfo_v3)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     info->state = (nvmlGpuFabricState_t)g->condition.fabric_state;
     info->status = (nvmlReturn_t)g->condition.fabric_status;
-    if (info->version == nvmlGpuFabricInfo_v3)
-        info->healthSummary = (unsigned char)g->condition.fabric_summary;
+    info->healthSummary = (unsigned char)g->condition.fabric_summary;
     return NVML_SUCCESS;
 }
 

@@ -111,8 +111,6 @@ nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *get) {
     }
     for (unsigned int i = 0; i < get->numMetrics; i++) {
         nvmlGpmMetric_t *m = &get->metrics[i];
-        if (state->gpm_metrics && m->metricId >= state->gpm_metrics)
-            return NVML_ERROR_INVALID_ARGUMENT; /* a guess: the header does not say */
         double rate = m->metricId < MAX_METRICS ? (to->total[m->metricId] - from->total[m->metricId]) / seconds : (double)NAN;
         int traffic = m->metricId == NVML_GPM_METRIC_PCIE_TX_PER_SEC || m->metricId == NVML_GPM_METRIC_PCIE_RX_PER_SEC ||
                       m->metricId == NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC || m->metricId == NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC;

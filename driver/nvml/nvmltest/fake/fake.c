@@ -302,24 +302,6 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t device, unsigned int id, 
     return NVML_SUCCESS;
 }
 
-/* The profiles of an H100 80GB as driver 580.159.04 lists them, with MIG mode off. */
-nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int profile, nvmlGpuInstanceProfileInfo_t *info) {
-    OF(nvmlDeviceGetGpuInstanceProfileInfo, device, 0);
-    static const struct {
-        unsigned int id, slices, decoders, jpegs, ofas;
-    } all[] = {{19, 1, 1, 1, 0}, {14, 2, 2, 2, 0}, {9, 3, 3, 3, 0}, {5, 4, 4, 4, 0},   {0, 7, 7, 7, 1},
-               {0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}, {20, 1, 1, 1, 1}, {0, 0, 0, 0, 0}, {15, 1, 1, 1, 0}};
-    if (profile >= sizeof all / sizeof *all || all[profile].slices == 0 || !g->mig_max)
-        return NVML_ERROR_NOT_SUPPORTED;
-    info->id = all[profile].id;
-    info->sliceCount = all[profile].slices;
-    info->decoderCount = all[profile].decoders;
-    info->jpegCount = all[profile].jpegs;
-    info->ofaCount = all[profile].ofas;
-    info->encoderCount = (unsigned int)g->encoders;
-    return NVML_SUCCESS;
-}
-
 nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t instance, nvmlGpuInstanceInfo_t *info) {
     nvmlDevice_t device = {(void *)instance.handle};
     ON_INSTANCE(nvmlGpuInstanceGetInfo, device);
@@ -397,15 +379,6 @@ nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned l
 }
 
 /* "temperature readings (in degrees C)" */
-nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor, unsigned int *temperature) {
-    OF(nvmlDeviceGetTemperature, device, 0);
-    SUPPORTED(g->temperature);
-    if (sensor != NVML_TEMPERATURE_GPU)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *temperature = (unsigned int)lround(g->temperature);
-    return NVML_SUCCESS;
-}
-
 #ifndef OLD
 nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t *temperature) {
     OF(nvmlDeviceGetTemperatureV, device, 0);

@@ -53,8 +53,6 @@ static double release(void) {
     count(v, g->memory_temperature), v->valueType = branch() == 545 ? NVML_VALUE_TYPE_DOUBLE : NVML_VALUE_TYPE_UNSIGNED_INT
 #define GPU_NVLINK_THROUGHPUT_DATA_TX throughput(v, g->nvlink_transmit)
 #define GPU_NVLINK_THROUGHPUT_DATA_RX throughput(v, g->nvlink_receive)
-#define GPU_PCIE_COUNT_TX_BYTES narrow(v, g->pcie_transmit, g->narrow_pcie)
-#define GPU_PCIE_COUNT_RX_BYTES narrow(v, g->pcie_receive, g->narrow_pcie)
 #define GPU_PCIE_REPLAY_COUNTER count(v, g->pcie_replays)
 #define GPU_ECC_SBE_VOL_TOTAL count(v, g->ecc_corrected)
 #define GPU_ECC_DBE_VOL_TOTAL count(v, g->ecc_uncorrected)

@@ -2,7 +2,7 @@
  * FIELD(what, number, from, until): the number of a field in drivers from <= version < until; 580.159 is 580.159.04.
  *
  * Sources: numbers that all branches have are those of the header of go-nvml 0.13.4 (CUDA 13.1), whose meaning did not
- * change since CUDA 11. PCIE_COUNT_*_BYTES are absent from the header of CUDA 12.2 (535) and in that of CUDA 12.4 (550).
+ * change since CUDA 11.
  * For 575 and 580, 251 to 273 are those of CUDA 12.9 and 13.0, as nvidia-ml-py 13.580 lists them;
  * NVIDIA/k8s-test-infra, pull request 691, saw nvidia-smi 580.65.06 ask for 251 to 253. On an
  * H100, 580.159.04 answers 269 to 271 with unsigned long longs, and 251 to 253 with "not supported" and unsigned ints:
@@ -33,8 +33,6 @@ FIELD(REMAPPED_COR, 142, 0, 9999)
 FIELD(REMAPPED_UNC, 143, 0, 9999)
 FIELD(REMAPPED_PENDING, 144, 0, 9999)
 FIELD(REMAPPED_FAILURE, 145, 0, 9999)
-FIELD(PCIE_COUNT_TX_BYTES, 197, 550, 9999)
-FIELD(PCIE_COUNT_RX_BYTES, 198, 550, 9999)
 FIELD(NVLINK5_RECOVERY, 215, 550, 9999)
 FIELD(RECOVERY_ACTION, 230, 570, 9999)
 FIELD(PWR_SMOOTHING, 251, 570, 575)

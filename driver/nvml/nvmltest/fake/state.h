@@ -48,16 +48,14 @@ struct condition { /* in which the hardware is: flags are 0 or 1; NaN: not suppo
 
 struct gpu {
     int64_t lost; /* every call answers NVML_ERROR_GPU_IS_LOST */
-    int64_t minor, pci_domain, pci_bus, pci_device, mig, mig_max, gpm_supported, narrow_pcie;
+    int64_t minor, pci_domain, pci_bus, pci_device, mig, mig_max, gpm_supported;
     int64_t power_smoothing; /* it has the feature, whose settings stand at 0 */
-    int64_t encoders;        /* how many it has */
     double power, energy;
     double utilization, memory_utilization, encoder, decoder, jpeg, ofa;
     double memory_total, memory_reserved, memory_used;
     double temperature, memory_temperature;
     double clock_graphics, clock_sm, clock_memory, clock_video;
     double pcie_transmit_rate, pcie_receive_rate;   /* bytes per second */
-    double pcie_transmit, pcie_receive;             /* bytes */
     double nvlink_transmit, nvlink_receive;         /* bytes */
     double pcie_replays, ecc_corrected, ecc_uncorrected, remapped_corrected, remapped_uncorrected, retired_sbe, retired_dbe;
     double throttled_power, throttled_thermal, throttled_sync_boost, throttled_board_limit, throttled_reliability;
@@ -84,7 +82,6 @@ struct state {
     int64_t misuse;     /* calls with stale handles, or that the header forbids */
     int64_t gpus;
     int64_t cuda_version; /* as nvmlSystemGetCudaDriverVersion_v2 has it */
-    int64_t gpm_metrics;                /* GPM metrics from this number on are not known to the driver; 0: all are */
     int64_t gpm_nan;                    /* the GPM metric that succeeds with NaN; 0: none */
     int64_t gpm_samples, event_sets;    /* allocated and not freed */
     double live; /* CLOCK_MONOTONIC in seconds since which the gpm counters go on by themselves; 0: they do not */

@@ -24,8 +24,8 @@ type Config struct {
 	Aliases []string
 }
 
-// Write writes the image as a tar file, as docker save does. In a container, the program can also be
-// run by its aliases.
+// Write writes the image as a tar file, as docker save does. In a container, the program can also
+// be run by its aliases.
 func Write(path string, c Config) error {
 	tag, err := name.NewTag(c.Name)
 	if err != nil {

@@ -76,7 +76,7 @@ func testOnCall(t *testing.T, browser browser, address string) {
 // alert, filled with the labels of an alert.
 func pageLinks(t *testing.T, labels map[string]string) map[string]string {
 	t.Helper()
-	catalog := must.Get(query.NewCatalog())(t)
+	catalog := query.NewCatalog()
 	const page = "http://page"
 	o := rules.Defaults()
 	o.Page = page
