@@ -25,7 +25,6 @@ func TestUp(t *testing.T) {
 	h.In.Inventory[jointest.ID("twin")] = driver.Entry{Hardware: driver.Hardware{UUID: "gpu-0"}}
 	h.In.Inventory[jointest.ID("never")] = driver.Entry{Hardware: driver.Hardware{UUID: "never"}}
 	up := func(x exportertest.Scraped, want map[string]float64) {
-		t.Helper()
 		got := map[string]float64{}
 		for key, v := range x["dra_device_up"] {
 			got[exportertest.ParseKey(key)["device"]] = v

@@ -331,7 +331,6 @@ func TestStates(t *testing.T) {
 
 // wantExported checks the series of a device's state.
 func wantExported(t *testing.T, x exportertest.Scraped, name string, state book.State) {
-	t.Helper()
 	reasons := map[string]string{
 		"sick": "reported", "sick-free": "reported", "lost": "lost", "dark": "unreadable", "no-link": "link_down",
 		"unread": "no_telemetry",

@@ -253,7 +253,6 @@ const (
 
 // run plays all ticks and returns the last snapshot. The test fails if a counter falls.
 func (c clock) run(t *testing.T) *book.Snapshot {
-	t.Helper()
 	config := exportertest.LedgerConfig()
 	config.Retention = clockTicks * clockTick
 	l := ledger.New(config)
