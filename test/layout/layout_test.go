@@ -39,7 +39,7 @@ func TestTopLevel(t *testing.T) {
 		top[first] = true
 	}
 	expect.Equal(t, "entries of the top folder", []string{
-		".ci", ".dockerignore", ".gitattributes", ".github", ".gitignore", ".golangci.yml", "CHANGELOG.md", "CONTRIBUTING.md",
+		".ci", ".dockerignore", ".github", ".gitignore", ".golangci.yml", "CHANGELOG.md", "CONTRIBUTING.md",
 		"Dockerfile", "LICENSE", "Makefile", "README.md", "SECURITY.md", "dashboards", "deployments", "driver",
 		"exporter", "go.mod", "go.sum", "podresources", "test",
 	}, slices.Sorted(maps.Keys(top)))
