@@ -31,36 +31,26 @@ save             objects become the records of package saved, and those that hav
 What is made of accounts and devices, each by itself:
 rows             the rows of a snapshot
 claims           of a claim: what it was charged when it ended, how far it came when, its smallest fit
-young            the accounts of pods that ended young become their workload's
-names            who holds a device has a name
+names            who holds a device has a name; accounts of pods that ended young become their workload's
 
 Who is charged for a device when:
-history          who held what in the last ten minutes, within its bound
-follow           holds that begin and end become segments of the timeline
-charged          which account is charged for a hold
-accounts         the accounts of all claims, or of all pods, by name, and what goes on from one to the next
+follow           holds that begin and end become segments of the timeline, which has a bound
+accounts         which account is charged for a hold, and what goes on from one of a name to the next
 
 What is read, divided:
-settle           readings wait until it is known who held the device, and are divided among them
-witness          errors count in full for each who held the device then
-doubt            how far what was charged may be off
-distribution     how a claim's parts of gauges were distributed over time
-fit              what advice has to know of the use of a device
+settle           readings wait until the holders are known, and are charged to them, with the possible error
+distribution     how a claim's parts of gauges were distributed over time; what advice has to know of its use
 partition        parts of what a parent counts reach the holders of its partitions
 
 One device, of these parts:
-device           the record of a device, its errors, and whether its hardware is still the same
-idle             when it was active
-holds            the holds of pods, and who is charged for each
-charge           what is charged to the holders of a segment
+device           the record of a device, its errors, when it was active, and whether it is still the same
+holds            the holds of pods, and what is charged to the holders of a segment
 account          what a claim or a pod was charged, and what it knows of its device
 fitting          what a claim used of it
-meters           its meters and counters
-meter            the readings of one series, and their sum
+meter            its readings and their sums
 
 What everything knows:
 name             what identifies claims and pods
-series           what identifies a number of a device
 config           the configuration
 `
 
