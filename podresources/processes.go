@@ -28,9 +28,8 @@ const (
 	minProcessSearch = 500 * time.Millisecond
 	maxProcessSearch = 15 * time.Second
 	maxMemberSearch  = 10 * time.Second
-	// maxMembers is the highest number of processes of all pods together; others are omitted. Each pod
-	// may always have its equal part, so that there are at most twice as many.
-	maxMembers = 1 << 14
+	// maxMembers is the highest number of processes of a pod; others are omitted.
+	maxMembers = 1 << 12
 )
 
 // podSearch finds something about the processes of pods, except the monitors of CRI-O, which may be
@@ -196,30 +195,21 @@ func (p Processes) alive(uid string, known process) bool {
 
 // PodMembers finds all processes of pods. A process that a pod starts is found within 10 s, plus a
 // second for each 512 processes of the machine.
-type PodMembers struct {
-	podSearch[[]int]
-	most  int // highest number of processes of all pods
-	count int // of the search in progress
-}
+type PodMembers struct{ podSearch[[]int] }
 
 // NewPodMembers returns the finder for the procfs mounted at that path. It reads nothing yet.
 func NewPodMembers(procfs string, now func() time.Time) *PodMembers {
-	return &PodMembers{podSearch: podSearch[[]int]{
+	return &PodMembers{podSearch[[]int]{
 		processes: NewProcesses(procfs), now: now, atOnce: maxMemberStep, longest: maxMemberSearch,
-	}, most: maxMembers}
+	}}
 }
 
 // Of returns the processes of each of the pods, by their UIDs, ascending, as far as they were found
 // by the last search. Pods without any are omitted. The slices must not be changed.
 func (m *PodMembers) Of(uids []string) map[string][]int {
 	return m.of(uids, true, func(string, []int) bool { return true }, func(found map[string][]int, uid string, pid int) {
-		if len(found) == 0 {
-			m.count = 0
-		}
-		if m.count < m.most || len(found[uid]) < m.most/len(m.asked) {
-			at, _ := slices.BinarySearch(found[uid], pid)
+		if at, _ := slices.BinarySearch(found[uid], pid); len(found[uid]) < maxMembers {
 			found[uid] = slices.Insert(found[uid], at, pid)
-			m.count++
 		}
 	})
 }
