@@ -119,7 +119,7 @@ func (s *podSearch[T]) step(add func(found map[string]T, uid string, pid int)) {
 	names, err := s.walk.Readdirnames(s.atOnce)
 	for _, name := range names {
 		if pid, err := strconv.Atoi(name); err == nil && pid > 0 {
-			if uid := s.processes.podOfContained(pid); s.asked[uid] {
+			if uid := s.processes.PodUID(pid); s.asked[uid] {
 				add(s.found, uid, pid)
 			}
 		}
@@ -190,7 +190,7 @@ func (p *PodProcesses) look(found map[string]process, uid string, pid int) {
 // alive reports whether the process runs and is the pod's.
 func (p Processes) alive(uid string, known process) bool {
 	started, ok := p.started(known.pid)
-	return ok && started == known.started && p.podOfContained(known.pid) == uid
+	return ok && started == known.started && p.PodUID(known.pid) == uid
 }
 
 // PodMembers finds all processes of pods. A process that a pod starts is found within 10 s, plus a
@@ -221,44 +221,27 @@ type Processes struct{ procfs string }
 // PID namespace.
 func NewProcesses(procfs string) Processes { return Processes{procfs} }
 
-// PodUID returns the UID of the pod that a process belongs to, by its cgroup (proc(5),
-// /proc/<pid>/cgroup); "" if the process belongs to no pod, is gone, or can't be read.
-func (p Processes) PodUID(pid int) string {
-	uid, _ := parseProcessCgroup(p.cgroup(pid))
-	return uid
-}
-
 // crioMonitor is the prefix of the name of the folder of a container's monitor, which CRI-O puts
 // into the pod's cgroup with conmon_cgroup = "pod" (OpenShift's default). Monitors are in the
 // host's network namespace.
 const crioMonitor = "crio-conmon-"
 
-// podOfContained is PodUID for processes in containers and sandboxes; it returns "" for their
-// monitors.
-func (p Processes) podOfContained(pid int) string {
-	uid, container := parseProcessCgroup(p.cgroup(pid))
+// PodUID returns the UID of the pod that a process in a container or sandbox belongs to, by its
+// cgroup (proc(5), /proc/<pid>/cgroup); "" if the process belongs to no pod, is the monitor of a
+// container, is gone, or can't be read.
+func (p Processes) PodUID(pid int) string {
+	text, _ := readHead(filepath.Join(p.procfs, strconv.Itoa(pid), "cgroup"), maxCgroupFile)
+	uid, container := parseProcessCgroup(text)
 	if strings.HasPrefix(container, crioMonitor) {
 		return ""
 	}
 	return uid
 }
 
-// cgroup returns the cgroups of a process, nil if they can't be read.
-func (p Processes) cgroup(pid int) []byte {
-	text, err := readHead(filepath.Join(p.procfs, strconv.Itoa(pid), "cgroup"), maxCgroupFile)
-	if err != nil {
-		return nil
-	}
-	return text
-}
-
 // started returns the time at which a process started, in clock ticks after the start of the
 // machine; false if it is gone, or has ended and waits for its parent.
 func (p Processes) started(pid int) (uint64, bool) {
-	text, err := readHead(filepath.Join(p.procfs, strconv.Itoa(pid), "stat"), maxCgroupFile)
-	if err != nil {
-		return 0, false
-	}
+	text, _ := readHead(filepath.Join(p.procfs, strconv.Itoa(pid), "stat"), maxCgroupFile)
 	return parseStarted(text)
 }
 
@@ -343,18 +326,18 @@ func (w *PodWorks) Of(uids []string) (map[string]PodWork, error) {
 			continue
 		}
 		work, err := readPodWork(dir, w.cgroups.path)
-		if err == nil {
-			out[uid] = work
-		} else if exists(dir) { // else the pod has just ended
-			errs = fmt.Errorf("read the work of pod %s: %w", uid, err)
+		if err != nil {
+			if exists(dir) { // else the pod has just ended
+				errs = fmt.Errorf("read the work of pod %s: %w", uid, err)
+			}
+			continue
 		}
-		if pid, ok := first[uid]; ok && err == nil {
-			work.Network, err = podTraffic(w.procfs, pid)
-			out[uid] = work
-			if err != nil && !gone(err) {
+		if pid, ok := first[uid]; ok {
+			if work.Network, err = podTraffic(w.procfs, pid); err != nil && !gone(err) {
 				errs = fmt.Errorf("read the work of pod %s: %w", uid, err)
 			}
 		}
+		out[uid] = work
 	}
 	return out, errs
 }
