@@ -55,7 +55,6 @@ func steppedSampler(t *testing.T, clock *testclock.Clock) *Sampler {
 		},
 		Ledger: ledger.New(ledger.Config{Retention: 5 * time.Minute}), Limiter: exposition.NewLimiter(0, nil),
 		Metrics: NewSelfMetrics(prometheus.NewRegistry(), "node1", slog.New(slog.DiscardHandler)),
-		Log:     slog.New(slog.DiscardHandler),
 	})
 }
 

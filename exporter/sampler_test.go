@@ -102,9 +102,6 @@ func runSampler(t *testing.T, config SamplerConfig, f func(s *Sampler, registry 
 	}
 	config.Metrics = NewSelfMetrics(registry, "node1", slog.New(slog.DiscardHandler))
 	config.MaxAge = time.Minute
-	if config.Log == nil {
-		config.Log = slog.New(slog.DiscardHandler)
-	}
 	s := NewSampler(config)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

@@ -376,7 +376,7 @@ func (e *emission) health(base *labels, values []book.Value) {
 // value passes a value of an owner. shown is when a snapshot first had it, by the clock of
 // age.shown.
 func (e *emission) value(first familyID, of *owner, v *book.Value, shown int64) {
-	s := e.cache.series(of, v.Series)
+	s := e.cache.series(of, v.Series, nil)
 	if id := first + familyID(s.quantity); e.on(id) {
 		e.put(id, s.labels, v.Value, age{s.age.born, max(s.age.shown, shown)})
 	}
@@ -401,7 +401,7 @@ func (e *emission) distributions(h *book.Holder, claim *owner) {
 		if !e.on(id) {
 			continue
 		}
-		s := e.cache.distribution(claim, h, d.Series)
+		s := e.cache.series(claim, d.Series, h)
 		e.putDistribution(id, s.labels, d, s.age)
 	}
 }
