@@ -107,9 +107,6 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 		}
 		return out
 	}
-	replaced := members(6, func(int, int) Second { return inStep() })
-	replaced[4].Last = 70
-	replaced[5].Node, replaced[5].First = "n9", 73
 	return []Workload{
 		{
 			Name: "equal", Why: "all members do the same", Source: "recording train_bf16", Kind: "JobSet",
@@ -124,34 +121,11 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 			Kind: "JobSet", Members: lateMember(),
 		},
 		{
-			Name: "replaced-member", Why: "a member moves to another node", Source: "reasoning: elastic training",
-			Kind: "PyTorchJob", Members: replaced,
-		},
-		{
 			Name: "half-slow", Why: "the limit of power of one node is lowered: four of eight, so that no member differs " +
 				"from most",
 			Source: "reasoning", Kind: "JobSet", Members: members(8, func(i, minute int) Second {
 				if i >= 4 && minute >= becameAt {
 					return low(inStep(), 0.75, 450)
-				}
-				return inStep()
-			}),
-		},
-		{
-			Name: "two-clusters-of-clocks", Why: "two racks have two limits of power from the start", Source: "reasoning",
-			Kind: "JobSet",
-			Members: members(8, func(i, _ int) Second {
-				if i >= 4 {
-					return low(inStep(), 0.86, 560)
-				}
-				return inStep()
-			}),
-		},
-		{
-			Name: "all-capped", Why: "an operator lowers the limit of power of all members", Source: "reasoning", Kind: "JobSet",
-			Members: members(8, func(_, minute int) Second {
-				if minute >= becameAt {
-					return low(inStep(), 0.7, 400)
 				}
 				return inStep()
 			}),
@@ -194,20 +168,6 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 				}
 			}),
 		},
-		{
-			Name: "checkpoint-of-rank-0", Why: "rank 0 writes for ten minutes of each hour, the others spin",
-			Source: "recording wait_checkpoint", Kind: "PyTorchJob",
-			Members: members(8, func(i, minute int) Second {
-				switch {
-				case minute%60 < 50:
-					return inStep()
-				case i == 0:
-					return Second{Utilization: 0.02, Tensor: 0, SM: 0.01, Clock: 1, Watts: 122}
-				default:
-					return Second{Utilization: 1, Tensor: 0, SM: 0.12, Clock: 1, Watts: 127}
-				}
-			}),
-		},
 	}
 }
 
@@ -217,11 +177,7 @@ func unequalWorkloads() []Workload { //nolint:funlen // a table
 	each := func(levels ...Second) []Member {
 		return members(len(levels), func(i, _ int) Second { return levels[i] })
 	}
-	// A replica without requests has no context: its device lowers the clock.
 	replica := func(utilization float64) Second {
-		if utilization == 0 {
-			return Second{Clock: 0.17, Watts: 72}
-		}
 		return Second{
 			Utilization: utilization, Tensor: utilization * 0.3, SM: utilization * 0.7, Clock: 1, Watts: 118 + 350*utilization,
 		}
@@ -238,16 +194,6 @@ func unequalWorkloads() []Workload { //nolint:funlen // a table
 			Source: "reasoning", Kind: "Deployment", Members: changing,
 		},
 		{
-			Name: "replica-loses-its-load", Why: "a replica is taken out of the service after an hour",
-			Source: "reasoning", Kind: "Deployment",
-			Members: members(4, func(i, minute int) Second {
-				if i == 2 && minute >= becameAt {
-					return replica(0)
-				}
-				return replica(0.7)
-			}),
-		},
-		{
 			Name: "array-with-a-slow-card", Why: "nobody waits for the simulation on it", Source: "reasoning", Kind: "Job",
 			Members: members(5, func(i, _ int) Second {
 				s := replica(1)
@@ -256,12 +202,6 @@ func unequalWorkloads() []Workload { //nolint:funlen // a table
 				}
 				return s
 			}),
-		},
-		{
-			Name: "pipeline", Why: "the last stage has the loss and the largest matrix, the first one the embedding",
-			Source: "reasoning", Kind: "JobSet",
-			Members: each(stage(0.3, 0.9e9), stage(0.42, 1.8e9), stage(0.42, 1.8e9), stage(0.42, 1.8e9), stage(0.42,
-				1.8e9), stage(0.58, 0.9e9)),
 		},
 		{
 			Name: "pipeline-with-bubbles", Why: "receives block outside of kernels: stages differ in utilization",
@@ -278,15 +218,6 @@ func unequalWorkloads() []Workload { //nolint:funlen // a table
 			Members: each(stage(0.4, 5e9), stage(0.4, 5e9), stage(0.63, 5e9), stage(0.4, 5e9), stage(0.4, 5e9), stage(0.6,
 				5e9), stage(0.4, 5e9),
 				stage(0.4, 5e9)),
-		},
-		{
-			Name: "prefill-and-decode", Why: "a server divided into two kinds of pods of one workload",
-			Source: "reasoning", Kind: "LeaderWorkerSet",
-			Members: each(stage(0.55, 2e9), stage(0.5, 2e9), stage(0.04, 2e9), stage(0.05, 2e9), stage(0.04, 2e9)),
-		},
-		{
-			Name: "notebooks", Why: "users of one StatefulSet, each for itself", Source: "reasoning", Kind: "StatefulSet",
-			Members: each(replica(0), replica(0.9), replica(0.1), replica(0.9)),
 		},
 	}
 }
