@@ -267,7 +267,7 @@ func TestReceipts(t *testing.T) {
 // amount with missing readings has the measured part of the time.
 func TestReceiptSaysWhatIsMeasured(t *testing.T) {
 	c := receiptNode(t)
-	d := present.NewPage(c.Latest(), c.about()).Detail(present.Subject{Claim: "team/a"})
+	d := present.NewDetail(c.Latest(), c.about(), present.Subject{Claim: "team/a"})
 	rows := d.Sections[len(d.Sections)-1].Rows
 	for name, want := range map[string]string{"allocated seconds": "", "energy": "20 s"} {
 		n := slices.IndexFunc(rows, func(row []present.Item) bool { return row[0].Text == name })
