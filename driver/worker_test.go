@@ -33,7 +33,6 @@ func TestWorkerHangs(t *testing.T) {
 		hang := func(context.Context) (int, error) { <-release; return 1, nil }
 		good := func(context.Context) (int, error) { return 2, nil }
 		takes := func(want time.Duration, f func(context.Context) (int, error)) (int, error) {
-			t.Helper()
 			begun := time.Now()
 			value, err := w.Do(t.Context(), driver.ReadWait, f)
 			expect.Is(t, time.Since(begun), want, "Do took")

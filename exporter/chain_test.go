@@ -104,7 +104,6 @@ func (c *chain) Get(_ context.Context, path string, _ url.Values) (io.ReadCloser
 
 // step is a tick in which all pods end, and others begin.
 func (c *chain) step(t *testing.T) {
-	t.Helper()
 	now := time.Now()
 	c.tick++
 	book := c.node.Book
@@ -123,7 +122,6 @@ func (c *chain) step(t *testing.T) {
 
 // observe is the rest of a tick: all devices are read.
 func (c *chain) observe(t *testing.T) {
-	t.Helper()
 	now, book := time.Now(), c.node.Book
 	must.Get(c.node.Observe(t.Context()))(t)
 	held, _ := book.Holds(now, time.Time{})

@@ -22,7 +22,6 @@ import (
 // steppedSampler is a sampler whose source answers once, and hangs then, as its kubelet and procfs
 // do.
 func steppedSampler(t *testing.T, clock *testclock.Clock) *Sampler {
-	t.Helper()
 	hang := make(chan struct{})
 	t.Cleanup(func() { close(hang) })
 	asked, sampled, looked := 0, 0, 0
@@ -56,7 +55,6 @@ func steppedSampler(t *testing.T, clock *testclock.Clock) *Sampler {
 		},
 		Ledger: ledger.New(ledger.Config{Retention: 5 * time.Minute}), Limiter: exposition.NewLimiter(0, nil),
 		Metrics: NewSelfMetrics(prometheus.NewRegistry(), "node1", slog.New(slog.DiscardHandler)),
-		Log:     slog.New(slog.DiscardHandler),
 	})
 }
 

@@ -3,8 +3,6 @@ package exporter
 import (
 	"cmp"
 	"context"
-	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -51,7 +49,6 @@ type SamplerConfig struct {
 	// Recorder receives each snapshot; nil: none.
 	Recorder Recorder
 	State    State // nil: nothing is kept over restarts
-	Log      *slog.Logger
 }
 
 // State persists state over restarts. Commit is called before the snapshot of a tick is served. It
@@ -154,9 +151,7 @@ const minTickInterval = 50 * time.Millisecond
 func (s *Sampler) Run(ctx context.Context) {
 	stop, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.progress.finish(s.Now())
-	var watching sync.WaitGroup
-	watching.Go(func() { s.watch(stop) })
-	defer func() { cancel(); watching.Wait() }()
+	defer cancel()
 
 	ticker := time.NewTicker(s.Interval)
 	defer ticker.Stop()

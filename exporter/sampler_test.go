@@ -91,7 +91,6 @@ func answering(context.Context) (podresources.View, error) {
 
 // runSampler runs a sampler inside the bubble until f returns.
 func runSampler(t *testing.T, config SamplerConfig, f func(s *Sampler, registry *prometheus.Registry)) {
-	t.Helper()
 	registry := prometheus.NewRegistry()
 	config.Interval, config.Deadline, config.Now = time.Second, 5*time.Second, time.Now
 	if config.Owners == nil {
@@ -103,9 +102,6 @@ func runSampler(t *testing.T, config SamplerConfig, f func(s *Sampler, registry 
 	}
 	config.Metrics = NewSelfMetrics(registry, "node1", slog.New(slog.DiscardHandler))
 	config.MaxAge = time.Minute
-	if config.Log == nil {
-		config.Log = slog.New(slog.DiscardHandler)
-	}
 	s := NewSampler(config)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -328,7 +324,6 @@ func TestPodsAreRemembered(t *testing.T) {
 		},
 	})
 	of := func(pids ...int) map[int]string {
-		t.Helper()
 		var sample driver.Sample
 		for _, pid := range pids {
 			sample.Processes = append(sample.Processes, driver.Process{PID: pid})
@@ -336,7 +331,6 @@ func TestPodsAreRemembered(t *testing.T) {
 		return s.podsOf(t.Context(), []join.SourceSamples{{Samples: []driver.Sample{sample}}}, time.Now())
 	}
 	check := func(what string, got, want any) {
-		t.Helper()
 		expect.Equal(t, what, want, got)
 	}
 	for range 2 * lookupTurns {

@@ -46,7 +46,6 @@ func TestTopologyPerChange(t *testing.T) {
 	now := time.Unix(0, 0)
 	var allocations []podresources.Allocation
 	check := func(what string, devices []join.Device, want join.Proximity, asked int) {
-		t.Helper()
 		now = now.Add(time.Second)
 		if asked > len(paths.asked) && what != "asked again" {
 			allocations = make([]podresources.Allocation, 1)

@@ -49,7 +49,6 @@ type wireKubelet struct {
 }
 
 func newWireKubelet(tb testing.TB, devices, pods int) *wireKubelet {
-	tb.Helper()
 	k := &wireKubelet{}
 	for _, pod := range answer(devices, pods).PodResources {
 		wire := must.Get(proto.Marshal(&v1.ListPodResourcesResponse{PodResources: []*v1.PodResources{pod}}))(tb)
@@ -96,7 +95,6 @@ func (n *bookNode) Describe() (podresources.View, driver.Inventory) {
 }
 
 func newWholeNode(tb testing.TB, devices, pods int) *wholeNode {
-	tb.Helper()
 	n := newNode(devices, pods)
 	kubelet := newWireKubelet(tb, devices, pods)
 	for i := range n.samples {
@@ -117,7 +115,7 @@ func newWholeNode(tb testing.TB, devices, pods int) *wholeNode {
 		Interval: time.Second, Deadline: 5 * time.Second, MaxAge: time.Minute, Now: func() time.Time { return n.now },
 		Owners: node, Inventory: node, Paths: &fakePaths{},
 		Sources: []driver.Source{source},
-		Ledger:  ledger.New(exportertest.LedgerConfig()), Limiter: exposition.NewLimiter(0, nil), Metrics: metrics, Log: log,
+		Ledger:  ledger.New(exportertest.LedgerConfig()), Limiter: exposition.NewLimiter(0, nil), Metrics: metrics,
 		Recorder: NewFlightRecorder(w.recorder, metrics, log, func(string, string, any) {}, func(*recorder.Incident, int) {}),
 	})
 	return w
@@ -136,7 +134,6 @@ func (w *wholeNode) next() {
 
 // fill lets so much time pass that the ring is full.
 func (w *wholeNode) fill(tb testing.TB, each func(tick int)) {
-	tb.Helper()
 	const ticks = int(recorder.DefaultKeep/time.Second) + 60
 	for tick := range ticks {
 		w.next()
@@ -151,7 +148,6 @@ func (w *wholeNode) fill(tb testing.TB, each func(tick int)) {
 // keepState lets the node keep in a folder what outlives the process, and returns how many bytes
 // of it are written so far.
 func (w *wholeNode) keepState(tb testing.TB) (written *int) {
-	tb.Helper()
 	written = new(int)
 	store := state.New(state.Config{
 		Path: tb.TempDir(), Wrote: func(bytes int) { *written += bytes },

@@ -23,7 +23,6 @@ func TestDrivers(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	d := NewDrivers(root, func() time.Time { return now })
 	serve := func(driver, name string) net.Listener {
-		t.Helper()
 		folder := filepath.Join(root, "plugins", driver)
 		must.Do(t, os.MkdirAll(folder, 0o755))
 		l := must.Get(new(net.ListenConfig).Listen(t.Context(), "unix", filepath.Join(folder, name)))(t)
@@ -41,7 +40,6 @@ func TestDrivers(t *testing.T) {
 		"..": true, "a/b": true,
 	}
 	look := func(after time.Duration, want ...string) {
-		t.Helper()
 		now = now.Add(after)
 		d.Gone(drivers)
 		d.look(t.Context())

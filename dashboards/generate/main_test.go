@@ -52,7 +52,6 @@ func TestValues(t *testing.T) {
 }
 
 func tree(t *testing.T, root string) map[string][]byte {
-	t.Helper()
 	out := map[string][]byte{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

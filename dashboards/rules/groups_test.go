@@ -7,12 +7,12 @@ import (
 
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // read returns the metrics that a rule reads.
 func read(t *testing.T, expr string) []string {
-	t.Helper()
 	parsed := must.Get(parser.NewParser(parser.Options{}).ParseExpr(expr))(t)
 	var out []string
 	parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
@@ -32,9 +32,8 @@ func TestGroups(t *testing.T) {
 	groups := newGroups(t)
 	recordedBy := map[string][]string{} // the groups by the record
 	for _, g := range groups {
-		if len(g.Rules) == 0 || len(g.Rules) > most {
-			t.Errorf("%s has %d rules, and %d are the most", g.Name, len(g.Rules), most)
-		}
+		expect.That(t, len(g.Rules) != 0 && len(g.Rules) <= most,
+			"%s has %d rules, and %d are the most", g.Name, len(g.Rules), most)
 		for _, r := range g.Rules {
 			if r.Record != "" && !slices.Contains(recordedBy[r.Record], g.Name) {
 				recordedBy[r.Record] = append(recordedBy[r.Record], g.Name)
@@ -42,9 +41,7 @@ func TestGroups(t *testing.T) {
 		}
 	}
 	for name, by := range recordedBy {
-		if len(by) > 1 {
-			t.Errorf("%s is recorded by the groups %v", name, by)
-		}
+		expect.That(t, len(by) <= 1, "%s is recorded by the groups %v", name, by)
 	}
 	if local, global := Of(Node, groups), Of(Global, groups); len(local)+len(global) != len(groups) || len(global) < 2 {
 		t.Errorf("%d groups are %d of nodes and %d of all nodes", len(groups), len(local), len(global))
@@ -91,23 +88,17 @@ func TestExpectedClusters(t *testing.T) {
 func TestReplacements(t *testing.T) {
 	catalog := newCatalog(t)
 	groups, err := Groups(Defaults(), catalog)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	all, err := Replacements(Defaults(), catalog)
-	if err != nil || len(all) != 2 {
-		t.Fatalf("%d exporters, %v", len(all), err)
-	}
+	must.That(t, err == nil && len(all) == 2, "%d exporters, %v", len(all), err)
 	records := map[string]bool{}
 	for i := range all {
 		for _, g := range all[i].Groups() {
-			if len(g.Rules) == 0 || len(g.Rules) > 20 || g.Every != "30s" {
-				t.Errorf("%s has %d rules, each %s", g.Name, len(g.Rules), g.Every)
-			}
+			expect.That(t, len(g.Rules) != 0 && len(g.Rules) <= 20 && g.Every == "30s",
+				"%s has %d rules, each %s", g.Name, len(g.Rules), g.Every)
 			for _, r := range g.Rules {
-				if records[r.Record] || strings.Contains(r.Record+r.Expr, "<") {
-					t.Errorf("%s is recorded twice, or has abbreviations: %s", r.Record, r.Expr)
-				}
+				expect.That(t, !records[r.Record] && !strings.Contains(r.Record+r.Expr, "<"),
+					"%s is recorded twice, or has abbreviations: %s", r.Record, r.Expr)
 				records[r.Record] = true
 			}
 		}
@@ -115,16 +106,12 @@ func TestReplacements(t *testing.T) {
 	for _, name := range []string{
 		"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_XID_ERRORS", "gpu_gfx_activity",
 	} {
-		if !records[name] {
-			t.Errorf("%s is not recorded", name)
-		}
+		expect.That(t, records[name], "%s is not recorded", name)
 	}
 	for _, g := range groups {
 		for _, r := range g.Rules {
 			for _, metric := range read(t, r.Expr) {
-				if records[metric] {
-					t.Errorf("%s%s reads %s, which is not there by default", r.Record, r.Alert, metric)
-				}
+				expect.That(t, !records[metric], "%s%s reads %s, which is not there by default", r.Record, r.Alert, metric)
 			}
 		}
 	}

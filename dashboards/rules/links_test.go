@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -58,12 +59,9 @@ func TestLinksByGateway(t *testing.T) {
 				t.Errorf("%s: %s, want %s", r.Alert, link, exact)
 			}
 			delete(want, r.Alert)
-			if link != "" && (!strings.HasPrefix(link, "https://dra.example.com/") || !strings.Contains(link, onNode)) {
-				t.Errorf("%s: %s", r.Alert, link)
-			}
+			expect.That(t, link == "" || strings.HasPrefix(link, "https://dra.example.com/") && strings.Contains(link, onNode),
+				"%s: %s", r.Alert, link)
 		}
 	}
-	if len(want) > 0 {
-		t.Errorf("there are no alerts %v", want)
-	}
+	expect.That(t, len(want) == 0, "there are no alerts %v", want)
 }

@@ -37,7 +37,6 @@ type machine struct {
 }
 
 func newMachine(tb testing.TB, trees ...string) *machine {
-	tb.Helper()
 	m := &machine{Machine: drivertest.NewMachine(tb, trees...)}
 	m.begun = m.Clock
 	m.renew()
@@ -52,7 +51,6 @@ func (m *machine) renew() {
 
 // server returns a machine with server.tree and all that its form can't hold.
 func server(tb testing.TB) *machine {
-	tb.Helper()
 	m := newMachine(tb, drivertest.TestData(tb, "server.tree"))
 	for file, content := range map[string]string{
 		workstation + "pp_dpm_sclk": "0: 500Mhz *\n1: 2500Mhz\n",
@@ -80,7 +78,6 @@ func server(tb testing.TB) *machine {
 }
 
 func (m *machine) file(name, content string) {
-	m.Helper()
 	path := filepath.Join(m.Root, name)
 	must.Do(m, os.MkdirAll(filepath.Dir(path), 0o755))
 	must.Do(m, os.WriteFile(path, []byte(content), 0o600))
@@ -95,11 +92,9 @@ func (m *machine) has(name string) bool {
 // later lets time pass, in which the GPUs draw 500, 300 and 200 W, and of their copy engines 0.8 of
 // four and 1 of two are busy for processes.
 func (m *machine) later(d time.Duration) {
-	m.Helper()
 	m.Clock = m.Clock.Add(d)
 	seconds := m.Clock.Sub(m.begun).Seconds()
 	table := func(gpu string, format, content uint8, values map[string][]uint64) {
-		m.Helper()
 		if d > 0 && !m.has(gpu+"gpu_metrics") {
 			return // removed by the test
 		}
@@ -135,7 +130,6 @@ func (m *machine) later(d time.Duration) {
 
 // sample returns the samples by their GPU's address and the partition's number.
 func (m *machine) sample() map[string]driver.Sample {
-	m.Helper()
 	named := must.Get(m.try())(m)
 	return named
 }
@@ -194,7 +188,6 @@ func TestHardware(t *testing.T) {
 
 // after returns the samples of a server after two minutes.
 func after(m *machine) map[string]driver.Sample {
-	m.Helper()
 	for range 12 { // a sample of each file
 		m.sample()
 		m.later(slowEvery)

@@ -22,7 +22,6 @@ devices/pci0000:00/0000:03:00.0/vendor: 0x1002
 func cardWith(
 	t *testing.T, files map[string]string, format, content uint8, values map[string][]uint64,
 ) map[string]float64 {
-	t.Helper()
 	m := newMachine(t, card)
 	const folder = "devices/pci0000:00/0000:03:00.0/"
 	for file, text := range files {
@@ -33,7 +32,6 @@ func cardWith(
 }
 
 func read(m *machine) map[string]float64 {
-	m.Helper()
 	return values(m.sample()["0000:03:00.0"])
 }
 

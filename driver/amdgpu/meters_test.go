@@ -15,7 +15,6 @@ func TestThrottle(t *testing.T) {
 	p := newParser()
 	clock := time.Unix(1_800_000_000, 0)
 	seconds := func(cycles, power uint64) float64 {
-		t.Helper()
 		m := must.Get(p.parse(table(t, 1, 8, map[string][]uint64{
 			"accumulation_counter": {cycles}, "ppt_residency_acc": {power}, "vr_thm_residency_acc": {0},
 		})))(t)

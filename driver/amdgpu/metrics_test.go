@@ -14,7 +14,6 @@ import (
 
 // table returns a table of a version with values of fields; all else is unset.
 func table(tb testing.TB, format, content uint8, values map[string][]uint64) []byte {
-	tb.Helper()
 	if format == 1 && content >= 9 {
 		return attributes(tb, content, values)
 	}
@@ -47,7 +46,6 @@ func put(at []byte, width int, n uint64) {
 
 // attributes returns a table of attributes, of values of 8 bytes but for activities.
 func attributes(tb testing.TB, content uint8, values map[string][]uint64) []byte {
-	tb.Helper()
 	data := []byte{0, 0, 1, content, 0, 0, 0, 0}
 	count := uint32(0)
 	for id := range uint64(1 << attrIDBits) {

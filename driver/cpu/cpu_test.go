@@ -31,7 +31,6 @@ type machine struct {
 }
 
 func newMachine(tb testing.TB, times ...ticks) *machine {
-	tb.Helper()
 	m := &machine{Machine: drivertest.NewMachine(tb), times: times}
 	m.source = New(m.Root)
 	m.source.now = m.Now
@@ -55,7 +54,6 @@ func render(times []ticks) string {
 }
 
 func (m *machine) writeText(stat string) {
-	m.Helper()
 	must.Do(m, os.WriteFile(m.source.path, []byte(stat), 0o644))
 }
 
@@ -71,7 +69,6 @@ func (m *machine) run(busy, idle uint64) {
 
 // sample returns the readings of the CPUs by their numbers.
 func (m *machine) sample() map[int]map[driver.Quantity]driver.Reading {
-	m.Helper()
 	samples := must.Get(m.source.Sample(m.Context()))(m)
 	all := map[int]map[driver.Quantity]driver.Reading{}
 	for _, s := range samples {

@@ -23,7 +23,6 @@ import (
 func times(cpu int, busy, idle uint64) ticks { return ticks{cpu: cpu, busy: busy, idle: idle} }
 
 func testdata(tb testing.TB, name string) []byte {
-	tb.Helper()
 	content := must.Get(os.ReadFile(filepath.Join("testdata", name)))(tb)
 	return content
 }

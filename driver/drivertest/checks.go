@@ -33,7 +33,6 @@ func checkName(tb testing.TB, c Config) {
 
 // checkReadings checks that every sample is valid.
 func checkReadings(tb testing.TB, c Config) {
-	tb.Helper()
 	source := c.New(tb)
 	for i := range ticks {
 		samples := c.healthy(tb, source)
@@ -63,7 +62,6 @@ func checkFills(tb testing.TB, c Config) {
 
 // checkContinuity checks that each sample continues the one before.
 func checkContinuity(tb testing.TB, c Config) {
-	tb.Helper()
 	source := c.New(tb)
 	before := c.healthy(tb, source)
 	for i := range ticks - 1 {
@@ -114,7 +112,6 @@ func checkCancelled(tb testing.TB, c Config) {
 
 // checkGoroutines checks that Sample leaves no goroutine behind.
 func checkGoroutines(tb testing.TB, c Config) {
-	tb.Helper()
 	source := c.New(tb)
 	options := append([]goleak.Option{goleak.IgnoreCurrent()}, c.Goroutines...)
 	for range ticks {
@@ -127,7 +124,6 @@ func checkGoroutines(tb testing.TB, c Config) {
 // checkFiles checks that Sample leaves no file or connection open. A source may keep some, but not
 // more with each sample.
 func checkFiles(tb testing.TB, c Config) {
-	tb.Helper()
 	source := c.New(tb)
 	c.healthy(tb, source)
 	before := openFiles(tb)
@@ -140,7 +136,6 @@ func checkFiles(tb testing.TB, c Config) {
 }
 
 func openFiles(tb testing.TB) int {
-	tb.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
 	report(tb, "count open files", err)
 	return len(entries)

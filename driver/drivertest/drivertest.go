@@ -108,7 +108,6 @@ func (c Config) checks() []check {
 
 // Run runs the suite, with a subtest for each check.
 func Run(t *testing.T, c Config) {
-	t.Helper()
 	for _, check := range c.checks() {
 		t.Run(check.name, func(t *testing.T) { check.run(t, c) })
 	}
@@ -161,7 +160,6 @@ func (c Config) sample(ctx context.Context, source driver.Source) ([]driver.Samp
 
 // healthy samples a source with working inputs.
 func (c Config) healthy(tb testing.TB, source driver.Source) []driver.Sample {
-	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), defaultGrace)
 	defer cancel()
 	samples, err := c.sample(ctx, source)
@@ -179,7 +177,6 @@ func countReadings(samples []driver.Sample) int {
 }
 
 func report(tb testing.TB, when string, err error) {
-	tb.Helper()
 	expect.That(tb, err == nil, "%s: %v", when, err)
 }
 

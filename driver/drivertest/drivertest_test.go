@@ -140,7 +140,6 @@ func (r *recorder) Errorf(format string, args ...any) {
 
 // failures runs the whole suite and returns what fails, as "check: message".
 func failures(t *testing.T, c Config) []string {
-	t.Helper()
 	var list []string
 	for _, check := range c.checks() {
 		r := &recorder{TB: t}
@@ -308,7 +307,6 @@ func TestBadSourceFails(t *testing.T) {
 }
 
 func wantFailure(t *testing.T, c Config, want string) {
-	t.Helper()
 	got := failures(t, c)
 	expect.That(t, strings.Contains(strings.Join(got, "\n"), want), "failures %q lack %q", got, want)
 }
@@ -402,7 +400,6 @@ func failing(testing.TB) driver.Source {
 
 // hanging returns a source that outlasts its context, but not the test.
 func hanging(tb testing.TB) driver.Source {
-	tb.Helper()
 	end := make(chan struct{})
 	tb.Cleanup(func() { close(end) })
 	return &fake{answer: func(context.Context, []driver.Sample) ([]driver.Sample, error) {
@@ -442,7 +439,6 @@ func TestRejections(t *testing.T) {
 		c := config(nil)
 		inner := c.New
 		c.New = func(tb testing.TB) driver.Source {
-			tb.Helper()
 			return &counting{inner(tb), rejected}
 		}
 		return c
@@ -473,7 +469,6 @@ func TestRejections(t *testing.T) {
 	c := config(nil)
 	inner := c.New
 	c.New = func(tb testing.TB) driver.Source {
-		tb.Helper()
 		return &miscounting{inner(tb)}
 	}
 	wantFailure(t, c, "rejections: method Rejected is not that of driver.RejectionCounter")

@@ -39,11 +39,9 @@ type FileFault[M any] struct {
 
 // Run runs the suite.
 func (f Files[M]) Run(t *testing.T) {
-	t.Helper()
 	var current M
 	from := func(machine func(testing.TB) M) func(testing.TB) driver.Source {
 		return func(tb testing.TB) driver.Source {
-			tb.Helper()
 			current = machine(tb)
 			return f.Source(current)
 		}
@@ -56,7 +54,6 @@ func (f Files[M]) Run(t *testing.T) {
 		c.Faults = append(c.Faults, Fault{
 			Name: fault.Name, Silent: fault.Silent, Hits: fault.Hits,
 			New: func(tb testing.TB) (driver.Source, func()) {
-				tb.Helper()
 				s := from(f.New)(tb)
 				return s, func() { fault.Break(current) }
 			},

@@ -22,7 +22,6 @@ func (m *Machine) machine() *Machine { return m }
 
 // NewMachine returns a machine with the trees, which are texts for [WriteTree].
 func NewMachine(tb testing.TB, trees ...string) *Machine {
-	tb.Helper()
 	m := &Machine{TB: tb, Root: tb.TempDir(), Clock: time.Unix(1_800_000_000, 0)}
 	for _, tree := range trees {
 		m.Write(tree)
@@ -32,7 +31,6 @@ func NewMachine(tb testing.TB, trees ...string) *Machine {
 
 // TestData returns a file of the package's folder testdata.
 func TestData(tb testing.TB, name string) string {
-	tb.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))
 	must.Do(tb, err)
 	return string(text)
@@ -40,7 +38,6 @@ func TestData(tb testing.TB, name string) string {
 
 // Write adds a tree to the machine's tree.
 func (m *Machine) Write(tree string) {
-	m.Helper()
 	WriteTree(m, m.Root, tree)
 }
 

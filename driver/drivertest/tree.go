@@ -17,7 +17,6 @@ import (
 // kept as text since a Go module can contain neither symbolic links nor file names with the colons
 // of PCI addresses.
 func WriteTree(tb testing.TB, folder, text string) {
-	tb.Helper()
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		if line == "" || line[0] == '#' {

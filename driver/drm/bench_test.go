@@ -65,7 +65,6 @@ func gpus(n int) string {
 
 // fill writes the processes of pods, and returns these.
 func fill(b *testing.B, root string, cards, n int) []driver.PodProcesses {
-	b.Helper()
 	m := &machine{tb: b, root: root}
 	says := said(b, "amdgpu")
 	for pod := range n {

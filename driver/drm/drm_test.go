@@ -56,7 +56,6 @@ type machine struct {
 }
 
 func newMachine(tb testing.TB) *machine {
-	tb.Helper()
 	m := &machine{tb: tb, root: tb.TempDir(), clock: time.Unix(1_800_000_000, 0)}
 	m.write(cards)
 	m.source = New(Config{
@@ -73,7 +72,6 @@ func newMachine(tb testing.TB) *machine {
 }
 
 func (m *machine) write(tree string) {
-	m.tb.Helper()
 	drivertest.WriteTree(m.tb, m.root, tree)
 }
 
@@ -94,14 +92,12 @@ func (m *machine) pod(devices string, pids ...int) {
 
 // open gives a process an open file with this content of fdinfo.
 func (m *machine) open(pid, fd int, path, says string) {
-	m.tb.Helper()
 	m.write(fmt.Sprintf("proc/%d/fd/%d -> %s\nproc/%d/fdinfo/none: x\n", pid, fd, path, pid))
 	file := filepath.Join(m.root, "proc", fmt.Sprint(pid), "fdinfo", fmt.Sprint(fd))
 	must.Do(m.tb, os.WriteFile(file, []byte(says), 0o600))
 }
 
 func (m *machine) exit(pid int) {
-	m.tb.Helper()
 	must.Do(m.tb, os.RemoveAll(filepath.Join(m.root, "proc", fmt.Sprint(pid))))
 }
 
@@ -120,7 +116,6 @@ func saysIntel(id int, cycles, total uint64) string {
 
 // sample returns the readings by the devices' PCI addresses or nodes.
 func (m *machine) sample() map[string]figure {
-	m.tb.Helper()
 	samples := must.Get(m.source.Sample(m.tb.Context()))(m.tb)
 	must.Do(m.tb, drivertest.Validate(samples, m.clock))
 	return figuresOf(samples)
@@ -157,7 +152,6 @@ func values(readings []driver.Reading) map[string]float64 {
 }
 
 func (m *machine) expect(when string, want map[string]figure) {
-	m.tb.Helper()
 	expect.Equal(m.tb, when, want, m.sample())
 }
 

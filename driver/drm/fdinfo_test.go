@@ -21,7 +21,6 @@ const (
 
 // said is the client in a driver's file in testdata.
 func said(tb testing.TB, name string) string {
-	tb.Helper()
 	text := must.Get(os.ReadFile(filepath.Join("testdata", name+".fdinfo")))(tb)
 	return string(text)
 }

@@ -45,7 +45,6 @@ type machine struct {
 }
 
 func newMachine(tb testing.TB, trees ...string) *machine {
-	tb.Helper()
 	m := &machine{Machine: drivertest.NewMachine(tb, trees...)}
 	m.restart(Config{Sysfs: m.Root})
 	return m
@@ -59,14 +58,12 @@ func (m *machine) restart(c Config) {
 
 // server is the tree of a server with devices of all kinds.
 func server(tb testing.TB) string {
-	tb.Helper()
 	return drivertest.TestData(tb, "server.tree")
 }
 
 // later advances the time and the server's counters: GPUs are idle for a quarter of it, the media
 // GT for all of it, each energy file rises by 100 J a second, and the NPU is busy for 40 %.
 func (m *machine) later(d time.Duration) {
-	m.Helper()
 	m.Clock = m.Clock.Add(d)
 	for path, perSecond := range map[string]uint64{
 		battlemageFolder + "tile0/gt0/gtidle/idle_residency_ms": 250,
@@ -92,7 +89,6 @@ func (m *machine) later(d time.Duration) {
 
 // sample returns the samples by PCI address.
 func (m *machine) sample() map[string]driver.Sample {
-	m.Helper()
 	samples := must.Get(m.source.Sample(m.Context()))(m)
 	named := map[string]driver.Sample{}
 	for _, s := range samples {

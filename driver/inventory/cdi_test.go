@@ -115,7 +115,6 @@ func TestParseSpecMalformed(t *testing.T) {
 // sysfsTree makes the links that the kernel has for a DRM device, an accelerator, an interface and
 // a verbs device.
 func sysfsTree(t *testing.T) string {
-	t.Helper()
 	root := t.TempDir()
 	for link, target := range map[string]string{
 		"class/drm/card1/device":        "../../../0000:0c:00.0",

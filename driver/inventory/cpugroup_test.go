@@ -25,7 +25,6 @@ func TestCPUsOfSpecs(t *testing.T) {
 	dir := t.TempDir()
 	c := NewCDI([]string{dir}, "")
 	cpus := func(names ...string) []int {
-		t.Helper()
 		c.refresh()
 		return c.CPUs(names)
 	}

@@ -22,7 +22,6 @@ func TestFile(t *testing.T) {
 	f.now = func() time.Time { return now.Add(time.Hour) } // long after every write
 
 	check := func(wantData string, wantChanged bool) {
-		t.Helper()
 		data, changed, err := f.Load()
 		expect.That(t, err == nil && string(data) == wantData && changed == wantChanged,
 			"Load() = %q, %v, %v; want %q, %v", data, changed, err, wantData, wantChanged)
@@ -83,6 +82,5 @@ func TestFileRefused(t *testing.T) {
 }
 
 func write(t *testing.T, path, content string) {
-	t.Helper()
 	must.Do(t, os.WriteFile(path, []byte(content), 0o600))
 }

@@ -83,7 +83,6 @@ func TestPlacementByLabels(t *testing.T) {
 }
 
 func decoded(t *testing.T, data []byte) (Slice, bool) {
-	t.Helper()
 	objects, _, err := manifest.Objects(data, "ResourceSlice")
 	must.That(t, err == nil && len(objects) == 1, "%d objects, error %v", len(objects), err)
 	return DecodeSlice(objects[0].Raw)

@@ -71,7 +71,6 @@ func TestPluginDevice(t *testing.T) {
 }
 
 func link(t *testing.T, root, path, target string) {
-	t.Helper()
 	full := filepath.Join(root, filepath.FromSlash(path))
 	must.Do(t, os.MkdirAll(filepath.Dir(full), 0o755))
 	must.Do(t, os.Symlink(target, full))

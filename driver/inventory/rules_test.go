@@ -98,14 +98,12 @@ func TestParseCPUList(t *testing.T) {
 
 // parse parses slices in which nothing is to be rejected.
 func parse(t *testing.T, data []byte, node string) driver.Inventory {
-	t.Helper()
 	got, rejected, err := ParseSlices(data, node)
 	must.That(t, err == nil && len(rejected) == 0, "rejected %v, error %v", rejected, err)
 	return got
 }
 
 func readTestdata(tb testing.TB, name string) []byte {
-	tb.Helper()
 	data := must.Get(os.ReadFile("testdata/" + name))(tb)
 	return data
 }

@@ -20,7 +20,6 @@ func shareOf(in driver.Inventory, driverName, pool, device string) float64 {
 // nvidiaSlices returns the two slices that NVIDIA's driver writes of an H100 whose MIG devices come
 // and go: its counters, and every profile at every placement.
 func nvidiaSlices(t *testing.T) []byte {
-	t.Helper()
 	counters := func(set string, from, to, multiprocessors, memory int) map[string]any {
 		all := map[string]any{
 			"multiprocessors": value(fmt.Sprint(multiprocessors)), "memory": value(fmt.Sprintf("%dMi", memory)),

@@ -39,7 +39,6 @@ func TestVersions(t *testing.T) {
 
 // inVersion returns a v1 slice as another version writes it.
 func inVersion(t *testing.T, doc, version string) json.RawMessage {
-	t.Helper()
 	var object map[string]any
 	must.Do(t, yaml.Unmarshal([]byte(doc), &object))
 	object["apiVersion"] = "resource.k8s.io/" + version
@@ -68,13 +67,11 @@ func flattenCapacity(basic map[string]any, version string) {
 }
 
 func asList(t *testing.T, apiVersion, kind string, items []json.RawMessage) []byte {
-	t.Helper()
 	raw := must.Get(json.Marshal(map[string]any{"apiVersion": apiVersion, "kind": kind, "items": items}))(t)
 	return raw
 }
 
 func asYAML(t *testing.T, raw []byte) []byte {
-	t.Helper()
 	out := must.Get(yaml.JSONToYAML(raw))(t)
 	return out
 }

@@ -78,7 +78,6 @@ func TestWatch(t *testing.T) {
 	expectEvents(t, events, came("early"))
 
 	rename := func(dir, name, content string) {
-		t.Helper()
 		tmp := filepath.Join(dir, "spec.123.tmp")
 		write(t, tmp, content)
 		must.Do(t, os.Rename(tmp, filepath.Join(dir, name)))

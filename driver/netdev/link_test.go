@@ -68,7 +68,6 @@ func TestLinkInPod(t *testing.T) {
 	m.process(42, row("net1", 700))
 	m.attach(driver.Hardware{}, 42)
 	read := func() map[string]float64 {
-		t.Helper()
 		s, ok := m.device("")
 		must.That(t, ok, "no sample")
 		return drivertest.Values(s)

@@ -32,7 +32,6 @@ type machine struct {
 }
 
 func newMachine(tb testing.TB, trees ...string) *machine {
-	tb.Helper()
 	m := &machine{Machine: drivertest.NewMachine(tb)}
 	for _, tree := range trees {
 		m.Write(drivertest.TestData(tb, tree))
@@ -47,14 +46,12 @@ func newMachine(tb testing.TB, trees ...string) *machine {
 
 // set writes the value of an interface's file.
 func (m *machine) set(name, file string, value uint64) {
-	m.Helper()
 	must.Do(m, os.WriteFile(m.path(name, file), fmt.Appendln(nil, value), 0o644))
 }
 
 func (m *machine) path(name, file string) string { return filepath.Join(m.source.root, name, file) }
 
 func (m *machine) remove(path string) {
-	m.Helper()
 	must.Do(m, os.RemoveAll(path))
 }
 
@@ -62,7 +59,6 @@ func (m *machine) remove(path string) {
 func (m *machine) later() { m.Clock = m.Clock.Add(time.Second) }
 
 func (m *machine) sample() map[string]driver.Sample {
-	m.Helper()
 	samples := must.Get(m.source.Sample(m.Context()))(m)
 	return byName(samples)
 }

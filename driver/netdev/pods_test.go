@@ -27,7 +27,6 @@ func row(name string, bytes uint64) string {
 // process makes a process whose network namespace has these rows; a namespace is a file, by
 // whatever names.
 func (m *machine) process(pid int, rows ...string) {
-	m.Helper()
 	path := m.table(pid)
 	must.Do(m, os.MkdirAll(filepath.Dir(path), 0o755))
 	must.Do(m, os.WriteFile(path, []byte(tableHead+strings.Join(rows, "")), 0o644))
@@ -35,7 +34,6 @@ func (m *machine) process(pid int, rows ...string) {
 
 // sibling makes a process in the network namespace of another.
 func (m *machine) sibling(pid, of int) {
-	m.Helper()
 	must.Do(m, os.MkdirAll(filepath.Dir(m.table(pid)), 0o755))
 	must.Do(m, os.Link(m.table(of), m.table(pid)))
 }
@@ -56,7 +54,6 @@ func (m *machine) attach(hardware driver.Hardware, pids ...int) {
 
 // device returns the sample of nic-0 by its name, or of the host's interface that it is.
 func (m *machine) device(netDev string) (sample driver.Sample, ok bool) {
-	m.Helper()
 	samples := must.Get(m.source.Sample(m.Context()))(m)
 	for _, s := range samples {
 		if s.Device == "nic-0" || netDev != "" && s.Hardware.NetDev == netDev {
@@ -118,7 +115,6 @@ func TestMovesToPodAndBack(t *testing.T) {
 	target := must.Get(os.Readlink(m.path(name, "")))(t)
 	device := driver.Hardware{NetDev: name}
 	check := func(what string, bytes, dropped float64) {
-		t.Helper()
 		s, ok := m.device(name)
 		v := drivertest.Values(s)
 		expect.That(t, ok && v["io_bytes network receive"] == bytes && v["network_drops receive"] == dropped,

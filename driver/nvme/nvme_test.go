@@ -39,12 +39,10 @@ type machine struct {
 }
 
 func server(tb testing.TB) string {
-	tb.Helper()
 	return drivertest.TestData(tb, "server.tree")
 }
 
 func newMachine(tb testing.TB, trees ...string) *machine {
-	tb.Helper()
 	m := &machine{Machine: drivertest.NewMachine(tb, trees...)}
 	m.restart()
 	return m
@@ -67,7 +65,6 @@ func (m *machine) later(d time.Duration) {
 }
 
 func (m *machine) replace(path, content string) {
-	m.Helper()
 	old, err := os.ReadFile(filepath.Join(m.Root, path))
 	if _, broken := parseStat(string(old)); err == nil && broken == nil {
 		m.Write(path + ": " + content + "\n")
@@ -76,7 +73,6 @@ func (m *machine) replace(path, content string) {
 
 // sample returns the samples by PCI address.
 func (m *machine) sample() map[string]driver.Sample {
-	m.Helper()
 	samples := must.Get(m.source.Sample(m.Context()))(m)
 	named := map[string]driver.Sample{}
 	for _, s := range samples {

@@ -24,7 +24,6 @@ func TestNewLibrary(t *testing.T) {
 	machine.Reset(2)
 	path := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
 	install := func(library string) {
-		t.Helper()
 		content := must.Get(os.ReadFile(library))(t)
 		must.Do(t, os.WriteFile(path+".new", content, 0o600))
 		must.Do(t, os.Rename(path+".new", path))
@@ -56,7 +55,6 @@ func TestNewLibrary(t *testing.T) {
 
 // mapped reports whether a library is in this process.
 func mapped(t *testing.T, path string) bool {
-	t.Helper()
 	maps := must.Get(os.ReadFile("/proc/self/maps"))(t)
 	return strings.Contains(string(maps), path)
 }

@@ -102,7 +102,6 @@ func TestProcessTimesAfterIdleTime(t *testing.T) {
 	g.Processes = [8]nvmltest.Process{{PID: 11, Memory: 1 << 30, Utilization: 0.5}, {PID: 12, Memory: 1 << 30}}
 	s := newSource(t, c, nil)
 	tick := func(want float64, what string) {
-		t.Helper()
 		c.Advance(1)
 		got := uses(of(t, nvidiatest.Sample(t, s), g.UUID()))["11 utilization"]
 		expect.That(t, math.Abs(got-want) <= 0.1, "%s: %v, want %v", what, got, want)

@@ -24,7 +24,6 @@ import (
 
 // newSource returns a source on the machine, which lets go of the library when the test ends.
 func newSource(tb testing.TB, c *nvidiatest.Clock, change func(*Config)) *Source {
-	tb.Helper()
 	config := Config{Library: machine.Library, Sysfs: tb.TempDir(), Now: c.Now}
 	if change != nil {
 		change(&config)
@@ -339,7 +338,6 @@ func TestPassthroughClosesFiles(t *testing.T) {
 }
 
 func openDevices(t *testing.T) []string {
-	t.Helper()
 	fds := must.Get(os.ReadDir("/proc/self/fd"))(t)
 	var open []string
 	for _, fd := range fds {

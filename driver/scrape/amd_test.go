@@ -22,7 +22,6 @@ devices/pci0000:20/0000:26:00.0/serial_number: 692409005401
 
 // gpus finds the GPUs of that machine.
 func gpus(tb testing.TB) *amdGPUs {
-	tb.Helper()
 	root := tb.TempDir()
 	drivertest.WriteTree(tb, root, machine)
 	for node, properties := range map[string]string{

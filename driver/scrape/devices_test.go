@@ -144,7 +144,6 @@ func TestDevices(t *testing.T) {
 // nics takes the NICs away: node_exporter has the 41 counters of their RDMA device's port 1, one
 // after the other from 1 000 and 2 000; the first two are of traffic.
 func nics(t *testing.T, got map[string]readings) {
-	t.Helper()
 	eth0, mlx := got["eth0"], got["mlx5-1"]
 	delete(got, "eth0")
 	delete(got, "mlx5-1")
@@ -168,7 +167,6 @@ func nics(t *testing.T, got map[string]readings) {
 
 // devices returns the readings of the slices' devices from a preset's exposition, by device.
 func devices(t *testing.T, preset, more string) map[string]readings {
-	t.Helper()
 	body := must.Get(os.ReadFile(filepath.Join("testdata", preset+".prom")))(t)
 	written := must.Get(os.ReadFile("testdata/slices.yaml"))(t)
 	devices, rejected, err := inventory.ParseSlices(written, "node1")

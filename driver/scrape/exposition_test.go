@@ -77,7 +77,6 @@ func TestParse(t *testing.T) {
 
 // protobuf returns the families a, x and n_total of a text.
 func protobuf(t *testing.T, text string) string {
-	t.Helper()
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families := must.Get(parser.TextToMetricFamilies(strings.NewReader(text)))(t)
 	var body bytes.Buffer

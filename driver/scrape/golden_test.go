@@ -26,7 +26,6 @@ var update = flag.Bool("update", false, "write the golden files")
 func testNow() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) }
 
 func recorded(tb testing.TB) [][]byte {
-	tb.Helper()
 	paths, err := filepath.Glob("testdata/*.prom")
 	must.That(tb, err == nil && len(paths) != 0, "no recorded expositions: %v", err)
 	var bodies [][]byte
@@ -39,7 +38,6 @@ func recorded(tb testing.TB) [][]byte {
 
 // presetEndpoint returns an endpoint that the preset describes, with more fields.
 func presetEndpoint(tb testing.TB, preset, more string) Endpoint {
-	tb.Helper()
 	c, err := ParseConfig([]byte("endpoints: [{name: vendor, url: 'http://localhost/metrics', preset: "+preset+more+"}]"),
 		"")
 	must.Do(tb, err)
@@ -48,7 +46,6 @@ func presetEndpoint(tb testing.TB, preset, more string) Endpoint {
 
 // collect returns the answer that the endpoint makes of a body.
 func collect(tb testing.TB, e Endpoint, body []byte, media ...string) (answer, driver.Rejections) {
-	tb.Helper()
 	rules := must.Get(compile(&e))(tb)
 	found := newAMDGPUs("")
 	if rules.gpus {
@@ -123,7 +120,6 @@ func TestGolden(t *testing.T) {
 }
 
 func golden(t *testing.T, path, got string) {
-	t.Helper()
 	if *update {
 		must.Do(t, os.WriteFile(path, []byte(got), 0o644))
 	}
@@ -133,7 +129,6 @@ func golden(t *testing.T, path, got string) {
 
 // unnamed fails for metrics of the preset that its recorded exposition does not have.
 func unnamed(t *testing.T, e Endpoint, body []byte) {
-	t.Helper()
 	var missing []string
 	for _, m := range e.Metrics {
 		if !bytes.Contains(body, []byte("\n"+m.Name+"{")) && !slices.Contains(missing, m.Name) {
@@ -144,7 +139,6 @@ func unnamed(t *testing.T, e Endpoint, body []byte) {
 }
 
 func fuzzEndpoints(tb testing.TB) []Endpoint {
-	tb.Helper()
 	c, err := ParseConfig([]byte(`
 endpoints:
 - {name: a, url: 'http://a', match: {label: u, hardware: uuid, prefix: GPU-}, metrics: [
@@ -162,7 +156,6 @@ endpoints:
 }
 
 func checkAnswer(t *testing.T, e Endpoint, body []byte, media string) {
-	t.Helper()
 	a, _ := collect(t, e, body, media)
 	samples := a.samples(a.sorted(), e.Driver, true)
 	err := drivertest.Validate(usable(samples), testNow())

@@ -61,7 +61,6 @@ const gpuFields = `
 
 // serve starts a server that ends with the test.
 func serve(tb testing.TB, h http.Handler) string {
-	tb.Helper()
 	server := httptest.NewServer(h)
 	tb.Cleanup(server.Close)
 	return server.URL + "/metrics"
@@ -69,28 +68,24 @@ func serve(tb testing.TB, h http.Handler) string {
 
 // source returns a source of the url, with more fields of its endpoint.
 func source(tb testing.TB, url, fields string, now func() time.Time) *Source {
-	tb.Helper()
 	s := must.Get(New(parsed(tb, url, fields), ""))(tb)
 	s.now = now
 	return s
 }
 
 func parsed(tb testing.TB, url, fields string) Endpoint {
-	tb.Helper()
 	c := must.Get(ParseConfig([]byte("endpoints:\n- name: vendor\n  url: "+url+fields), ""))(tb)
 	return c.Endpoints[0]
 }
 
 // gpuPage returns a server of gpuText and a source that reads it.
 func gpuPage(tb testing.TB, fields string) (*page, *Source, *clock) {
-	tb.Helper()
 	p, c := &page{}, newClock()
 	p.set(gpuText)
 	return p, source(tb, serve(tb, p), gpuFields+fields, c.now), c
 }
 
 func sampled(t *testing.T, s *Source) []driver.Sample {
-	t.Helper()
 	samples := must.Get(s.Sample(t.Context()))(t)
 	return samples
 }

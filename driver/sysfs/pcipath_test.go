@@ -44,7 +44,6 @@ func TestPCIPathOf(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			root := t.TempDir()
 			write := func(path, content string) {
-				t.Helper()
 				path = filepath.Join(root, path)
 				must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
 				must.Do(t, os.WriteFile(path, []byte(content+"\n"), 0o644))

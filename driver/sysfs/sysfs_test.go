@@ -22,7 +22,6 @@ import (
 
 // odd makes a folder with a pipe without a writer, a socket, a folder, and links to them.
 func odd(t *testing.T) []string {
-	t.Helper()
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
 	must.Do(t, syscall.Mkfifo(path("pipe"), 0o600))
@@ -128,7 +127,6 @@ func TestErrors(t *testing.T) {
 
 // newTree writes a sysfs with a GPU on PCI, a network interface, and things without PCI.
 func newTree(t *testing.T) string {
-	t.Helper()
 	root := t.TempDir()
 	drivertest.WriteTree(t, root, `
 devices/pci0/0000:3b:00.0/numa_node: 1
@@ -201,7 +199,6 @@ func TestDevices(t *testing.T) {
 
 // read returns what sensors measure, by label.
 func read(t *testing.T, sensors []sysfs.Sensor) map[string]float64 {
-	t.Helper()
 	var r sysfs.Reader
 	got := map[string]float64{}
 	for _, s := range sensors {

@@ -53,7 +53,6 @@ func TestPublished(t *testing.T) {
 // closed returns a strict form of a published schema: objects have only the known fields, and words
 // only the values of the lists.
 func closed(t *testing.T, published string) *jsonschema.Schema {
-	t.Helper()
 	text := must.Get(os.ReadFile(published))(t)
 	document := must.Get(jsonschema.UnmarshalJSON(bytes.NewReader(text)))(t)
 	shut(document)
@@ -117,7 +116,6 @@ func start(t *testing.T, node *simnode.Node, flags ...string) (running context.C
 func ask(
 	ctx context.Context, t *testing.T, address string, path func(last string) string, has func(string) bool,
 ) string {
-	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	text := ""
@@ -157,7 +155,6 @@ type demo struct {
 
 // newDemo returns the node without pods.
 func newDemo(t *testing.T) demo {
-	t.Helper()
 	scenario := simnode.Demo(1, simnode.DefaultHang)
 	scenario.Devices[1].XIDEvery = time.Second
 	scenario.Visits[0].From, scenario.Visits[0].To = 0, 500*time.Millisecond
@@ -169,7 +166,6 @@ func newDemo(t *testing.T) demo {
 
 // play starts the pods.
 func (d demo) play(t *testing.T) {
-	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	played := make(chan error, 1)
 	go func() { played <- d.scenario.Run(ctx, d.Node) }()

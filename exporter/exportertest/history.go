@@ -58,7 +58,6 @@ func (d *Dates) Date(allocations []podresources.Allocation, signs holders.Signs,
 // Restart replaces the ledger with a new one that continues from the state of the old one and its
 // holds, as a new process does.
 func (h *History) Restart(k ledger.Kept, now time.Time) {
-	h.t.Helper()
 	h.Now, h.Ledger, h.Dates, h.Changes = now, ledger.New(LedgerConfig()), &Dates{}, nil
 	must.Do(h.t, h.Ledger.Restore(k, now))
 	h.Resume(k)
@@ -73,7 +72,6 @@ func (h *History) Resume(k ledger.Kept) {
 
 // NewHistory returns a history without readings and without holders.
 func NewHistory(t *testing.T) *History {
-	t.Helper()
 	return &History{
 		t: t, Ledger: ledger.New(LedgerConfig()), Limiter: exposition.NewLimiter(0, Everything()), Now: jointest.Start(),
 		Dates: &Dates{},
@@ -87,7 +85,6 @@ func NewHistory(t *testing.T) *History {
 // Tick advances the ledger with the input and a new answer of the kubelet, scrapes, and then adds
 // a pause to the time.
 func (h *History) Tick(pause time.Duration) Scraped {
-	h.t.Helper()
 	h.In.View.At = h.Now
 	return h.TickWithoutAnswer(pause)
 }
@@ -101,7 +98,6 @@ func (h *History) Pass(pause time.Duration) {
 
 // TickWithoutAnswer is Tick without a new answer of the kubelet.
 func (h *History) TickWithoutAnswer(pause time.Duration) Scraped {
-	h.t.Helper()
 	h.Advance()
 	h.Now = h.Now.Add(pause)
 	return Scrape(h.t, h.Last)

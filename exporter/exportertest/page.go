@@ -12,7 +12,6 @@ import (
 // gpu-3 is quiet, gpu-4 is unhealthy and free, gpu-5 is tainted, gpu-6 is shared by two claims, and
 // nic has traffic.
 func NewNode(t *testing.T) *History {
-	t.Helper()
 	h := NewHistory(t)
 	h.In.Inventory = driver.Inventory{}
 	for _, name := range []string{"gpu-2", "gpu-3", "gpu-4", "gpu-5", "gpu-6", "gpu-10", "nic"} {

@@ -91,7 +91,6 @@ func (n *fanNode) tick(watts float64) (*exposition.Snapshot, []driver.Rejection)
 
 // scrape renders a snapshot.
 func (n *fanNode) scrape(t *testing.T, s *exposition.Snapshot) string {
-	t.Helper()
 	e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s },
 		exposition.Config{Catalogue: n.catalogue, Choices: exportertest.Everything()})
 	var out bytes.Buffer

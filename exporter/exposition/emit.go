@@ -36,13 +36,6 @@ type emission struct {
 	collecting bool // the walk collects facts, whose labels are not cached
 }
 
-func newEmission(
-	to sink, families *[numFamilies]Family, choices Choices, specs driver.Catalogue, cache *labelCache,
-) *emission {
-	allSources := choices.Of(GroupQuantitySource) == On
-	return &emission{sink: to, families: families, specs: specs, cache: cache, allSources: allSources}
-}
-
 // on reports whether a family is exported.
 func (e *emission) on(id familyID) bool { return !e.families[id].off }
 
@@ -383,7 +376,7 @@ func (e *emission) health(base *labels, values []book.Value) {
 // value passes a value of an owner. shown is when a snapshot first had it, by the clock of
 // age.shown.
 func (e *emission) value(first familyID, of *owner, v *book.Value, shown int64) {
-	s := e.cache.series(of, v.Series)
+	s := e.cache.series(of, v.Series, nil)
 	if id := first + familyID(s.quantity); e.on(id) {
 		e.put(id, s.labels, v.Value, age{s.age.born, max(s.age.shown, shown)})
 	}
@@ -408,7 +401,7 @@ func (e *emission) distributions(h *book.Holder, claim *owner) {
 		if !e.on(id) {
 			continue
 		}
-		s := e.cache.distribution(claim, h, d.Series)
+		s := e.cache.series(claim, d.Series, h)
 		e.putDistribution(id, s.labels, d, s.age)
 	}
 }

@@ -31,7 +31,6 @@ import (
 
 // busyHistory is one with all families of a device and its holder.
 func busyHistory(t *testing.T) *exportertest.History {
-	t.Helper()
 	h := exportertest.NewHistory(t)
 	entry := h.In.Inventory[jointest.ID("gpu-0")]
 	entry.Capacity = []driver.Amount{{Resource: "memory", Value: 8e10}}

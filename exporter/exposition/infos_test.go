@@ -44,7 +44,6 @@ func TestFactsShown(t *testing.T) {
 		network + `"2001:db8::1",namespace="team",pool="node1",resourceclaim_name="claim",share_id=""`,
 	}
 	check := func(x exportertest.Scraped, want map[string][]string) {
-		t.Helper()
 		got := map[string][]string{}
 		for _, family := range slices.Sorted(maps.Keys(now)) {
 			if rows := x[family]; len(rows) > 0 {

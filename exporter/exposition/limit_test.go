@@ -107,7 +107,6 @@ func checkRanks(t exportertest.TB, x exportertest.Scraped, s *exposition.Snapsho
 
 // crowd is a history of a device with many claims, some of which ended at known times.
 func crowd(t *testing.T, maxSeries int) *exportertest.History {
-	t.Helper()
 	h := exportertest.NewHistory(t)
 	for i := range 6 {
 		h.Hold(fmt.Sprintf("c%d", i), fmt.Sprintf("p%d", i))

@@ -20,7 +20,6 @@ type cores struct {
 }
 
 func newCores(t *testing.T) *cores {
-	t.Helper()
 	c := &cores{History: exportertest.NewHistory(t)}
 	c.In.Inventory = driver.Inventory{
 		jointest.ID("cpudevnuma000"): {Hardware: driver.Hardware{CPUs: []int{0, 1, 2, 3, 4, 5, 6, 7}}},

@@ -43,21 +43,6 @@ func TestHealthOfPods(t *testing.T) {
 	}
 }
 
-// A source that knows only the health of a device does not make it measured either. It precedes the
-// pods' statuses.
-func TestHealthOfSource(t *testing.T) {
-	h := exportertest.NewHistory(t)
-	a := h.Hold("claim", "p0")
-	a.Health = driver.HealthBad
-	h.Read(driver.Reading{Quantity: driver.Health, Labels: driver.Labels{"healthy"}, Value: 1})
-	x := h.Tick(time.Second)
-	h.Expect(x, map[[2]string]float64{
-		{"dra_device_health", "status=healthy"}:                 1,
-		{"dra_exporter_unresolved_devices", "reason=no_source"}: 1,
-	})
-	expect.That(t, len(x["dra_device_up"]) == 0, "health alone makes it up, or down: %v", x["dra_device_up"])
-}
-
 // The table of exporter/MEANING.md: which source counts.
 func TestHealthPrecedence(t *testing.T) {
 	const none, good, unknown, bad = driver.HealthNone, driver.HealthGood, driver.HealthUnknown, driver.HealthBad

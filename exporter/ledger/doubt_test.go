@@ -95,7 +95,6 @@ func (s *span) in(n *busyNode, shortest time.Duration) bool {
 }
 
 func newBusyNode(t *testing.T, what troubles, claims int) *busyNode {
-	t.Helper()
 	config := exportertest.LedgerConfig()
 	config.WithoutDistributions = true
 	n := &busyNode{
@@ -250,7 +249,6 @@ func (n *busyNode) count(d *busyDevice, readings []driver.Reading) {
 // check compares the charges with the truth of the simulation, and returns the median of the
 // relative bounds of energy.
 func (n *busyNode) check() (median float64) {
-	n.t.Helper()
 	within, all := map[string]int{}, map[string]int{}
 	compare := func(c *book.Closed, what string, value, bound, truth float64) {
 		all[what]++

@@ -78,7 +78,6 @@ func TestReferenceOfDoubts(t *testing.T) {
 }
 
 func compareReference(t *testing.T, doubts bool) {
-	t.Helper()
 	rapid.Check(t, func(t *rapid.T) {
 		w := exportertest.NewEmptyWorld(t)
 		w.Plain = !doubts
@@ -490,7 +489,6 @@ func (f *reference) compareDistributions(t *rapid.T, w *exportertest.World, l *l
 // compare compares each counter with the reference. A counter may be absent only if the reference
 // has 0.
 func (f *reference) compare(t *rapid.T, w *exportertest.World, x exportertest.Scraped) {
-	t.Helper()
 	left := map[refKey]float64{}
 	for key, v := range f.sums {
 		if v > 0 {

@@ -295,7 +295,6 @@ func TestWitnesses(t *testing.T) {
 }
 
 func (f *reference) compareErrors(t *rapid.T, x exportertest.Scraped, happened map[driver.ID][]time.Time) {
-	t.Helper()
 	want := map[refKey]float64{}
 	for id, times := range happened {
 		for _, at := range times {

@@ -24,7 +24,6 @@ import (
 // newNursery returns a history in which pods are young for 10 s, after the first answer of the
 // kubelet.
 func newNursery(t *testing.T) *exportertest.History {
-	t.Helper()
 	h := exportertest.NewHistory(t)
 	config := exportertest.LedgerConfig()
 	config.MinLifetime = 10 * time.Second

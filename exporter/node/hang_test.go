@@ -73,7 +73,7 @@ func TestHungInventoryFile(t *testing.T) {
 		}))(t)
 		defer n.Close()
 		release := make(chan struct{})
-		n.reader.Start(t.Context(), func(context.Context) (*contents, error) { <-release; return nil, nil })
+		n.reader.Start(t.Context(), func(context.Context) (bool, error) { <-release; return false, nil })
 		longest := describeFor(n, 10*time.Second)
 		expect.That(t, longest <= driver.ReadWait, "a tick was delayed by %v", longest)
 		_, all := n.Describe()

@@ -157,6 +157,7 @@ type contents struct {
 	listed   driver.Inventory
 	claims   map[podresources.Claim]podresources.ClaimFacts
 	rejected []driver.Rejection
+	modified time.Time
 }
 
 // firstRead is how long the program's start waits for the inventory file.
@@ -164,22 +165,15 @@ const firstRead = time.Minute
 
 // useFile makes the inventory file an input, and reads it.
 func (n *Node) useFile(path string) error {
-	n.file = inventory.NewFile(path)
-	var first error
-	n.reader = &driver.Worker[*contents]{Operation: "read inventory file", Deadline: driver.ReadDeadline}
-	n.reader.Report = func(o driver.Outcome[*contents]) { first = o.Err }
+	n.file, n.reader = inventory.NewFile(path), driver.NewReader[bool]("read inventory file", nil)
 	begun := time.Now()
-	n.readFile(firstRead)
-	if n.reader.Busy() {
-		return driver.Hung(n.reader.Operation)
-	}
-	if first != nil {
-		return first
+	if err := n.readFile(firstRead); err != nil {
+		return err
 	}
 	n.metrics.Observe(kube.SourceSlices, time.Since(begun), nil, time.Now())
 	hung := false
-	n.reader.Report = func(o driver.Outcome[*contents]) {
-		if o.Value != nil || o.Err != nil || hung {
+	n.reader.Report = func(o driver.Outcome[bool]) {
+		if o.Value || o.Err != nil || hung {
 			hung = driver.ReasonOf(o.Err) == driver.ReasonHung
 			n.metrics.Observe(kube.SourceSlices, o.Took, o.Err, time.Now())
 		}
@@ -189,26 +183,21 @@ func (n *Node) useFile(path string) error {
 
 // readFile reads the inventory file if it has changed, and waits for that up to atMost. Until the
 // file has been read, and if it can't be read or parsed, the earlier contents stay valid.
-func (n *Node) readFile(atMost time.Duration) {
-	n.takeFile()
-	waiting, cancel := context.WithTimeout(context.Background(), atMost)
-	defer cancel()
-	if n.reader.Start(context.Background(), func(context.Context) (*contents, error) { return load(n.file, n.name) }) {
-		n.reader.Wait(waiting)
+func (n *Node) readFile(atMost time.Duration) error {
+	_, err := n.reader.Do(context.Background(), atMost, func(context.Context) (changed bool, err error) {
+		read, err := load(n.file, n.name)
+		if read != nil {
+			n.read.Store(read)
+		}
+		return read != nil, err
+	})
+	if c := n.read.Swap(nil); c != nil {
+		n.listed, n.claims = c.listed, len(c.claims) > 0
+		n.book.ClaimsListed(c.claims, c.modified)
+		n.metrics.Reject(c.rejected...)
+		n.log.Debug("inventory file read", "devices", len(c.listed), "claims", len(c.claims))
 	}
-	n.takeFile()
-}
-
-// takeFile stores the result of a read.
-func (n *Node) takeFile() {
-	o, _ := n.reader.Take()
-	if o.Value == nil {
-		return
-	}
-	n.listed, n.claims = o.Value.listed, len(o.Value.claims) > 0
-	n.book.ClaimsListed(o.Value.claims, n.file.Modified())
-	n.metrics.Reject(o.Value.rejected...)
-	n.log.Debug("inventory file read", "devices", len(o.Value.listed), "claims", len(o.Value.claims))
+	return err
 }
 
 // load returns the contents of a file, nil if the file has not changed.
@@ -230,7 +219,7 @@ func load(file *inventory.File, node string) (*contents, error) {
 		claims[claim] = f
 	}
 	rejected := append(slicesRejected.Of(kube.SourceSlices), claimsRejected.Of(kube.SourceClaims)...)
-	return &contents{listed: listed, claims: claims, rejected: rejected}, nil
+	return &contents{listed, claims, rejected, file.Modified()}, nil
 }
 
 // withRules returns the inventory with the taints of DeviceTaintRules. The argument is not changed.

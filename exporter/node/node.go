@@ -120,9 +120,10 @@ type Node struct {
 	podsServed bool // CheckPods has succeeded
 
 	// The following fields are used only by the goroutine that calls Describe.
-	listed    driver.Inventory          // of the file
-	reader    *driver.Worker[*contents] // of the file
-	claims    bool                      // the file has claims
+	listed    driver.Inventory         // of the file
+	reader    *driver.Worker[bool]     // of the file; true: it has changed
+	read      atomic.Pointer[contents] // by the reader, and not used yet
+	claims    bool                     // the file has claims
 	dates     holders.Dates
 	view      podresources.View // of the last call
 	before    driver.Inventory  // inventory of the last call
@@ -312,7 +313,7 @@ func (n *Node) last() described {
 // ended since the last view.
 func (n *Node) describe(now time.Time) ([]podresources.Allocation, driver.Inventory, holders.Signs) {
 	if n.file != nil {
-		n.readFile(driver.ReadWait)
+		_ = n.readFile(driver.ReadWait) // its outcome is reported
 	}
 	n.metrics.RejectTotal("cdi", n.cdi.Rejected())
 	if n.kube != nil {

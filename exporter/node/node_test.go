@@ -322,7 +322,7 @@ func TestDeviceTaintRules(t *testing.T) {
 		"spec":{"deviceSelector":{"pool":"p"},"taint":{"key":"k","effect":"NoExecute"}}}`))
 	id := driver.ID{Driver: "d", Pool: "p", Device: "gpu"}
 	n.file, n.listed = inventory.NewFile(filepath.Join(t.TempDir(), "none")), driver.Inventory{id: {}}
-	n.reader = driver.NewReader[*contents]("read no file", nil)
+	n.reader = driver.NewReader[bool]("read no file", nil)
 	follow()
 	byRule := driver.Taint{Key: "k", Effect: "NoExecute", Rule: "evacuate"}
 	for _, want := range [][]driver.Taint{{byRule}, nil} {

@@ -119,7 +119,6 @@ func TestClaimsThatTheKubeletDoesNotList(t *testing.T) {
 // newWay returns a node with a kubelet that lists the pod without devices, and with the given other
 // inputs.
 func newWay(t *testing.T, metrics Metrics, api, file, pods bool) *Node {
-	t.Helper()
 	dir := t.TempDir()
 	c := Config{
 		Name: "node1", PodResourcesSocket: filepath.Join(dir, "k.sock"), PodsSocket: filepath.Join(dir, "p.sock"),
@@ -153,7 +152,6 @@ func newWay(t *testing.T, metrics Metrics, api, file, pods bool) *Node {
 
 // apiOfWays returns a client of an API server that has the pod and its claims.
 func apiOfWays(t *testing.T, claims []string) *kube.Client {
-	t.Helper()
 	server, kubeconfig := kubetest.New(t)
 	pod := must.Get(json.Marshal(podOfWays(true)))(t)
 	server.Put(kubetest.Pods, pod)

@@ -41,35 +41,21 @@ func (in inputs) watch(ctx context.Context) {
 	watching.Wait()
 }
 
-// open opens the inputs for the flags. It ends with ctx even if an input hangs.
-func open(
-	ctx context.Context, o *options, m memory, list []Source, metrics node.Metrics, log *slog.Logger,
-) (inputs, error) {
-	type opened struct {
-		inputs
-		err error
+// open opens the inputs for the flags.
+func open(o *options, m memory, list []Source, metrics node.Metrics, log *slog.Logger) (in inputs, err error) {
+	if err = o.checkFolders(); err != nil {
+		return in, err
 	}
-	//nolint:contextcheck // what is opened outlives the start
-	opening := driver.Go(func() (in opened) {
-		if in.err = o.checkFolders(); in.err != nil {
-			return in
-		}
-		if in.api, in.err = newAPI(o, log); in.err != nil {
-			return in
-		}
-		if in.node, in.err = newNode(o, m, in.api, metrics, log); in.err != nil {
-			return in
-		}
-		if in.sources, in.err = makeSources(o, list, in.node); in.err != nil {
-			in.node.Close()
-		}
-		return in
-	}, func(err error) opened { return opened{err: fmt.Errorf("start: %w", err)} })
-	in, done := opening.Wait(ctx)
-	if !done {
-		return inputs{}, fmt.Errorf("start: files or devices do not answer: %w", ctx.Err())
+	if in.api, err = newAPI(o, log); err != nil {
+		return in, err
 	}
-	return in.inputs, in.err
+	if in.node, err = newNode(o, m, in.api, metrics, log); err != nil {
+		return in, err
+	}
+	if in.sources, err = makeSources(o, list, in.node); err != nil {
+		in.node.Close()
+	}
+	return in, err
 }
 
 // checkFile returns an error if a flag's file is not readable without waiting. It does not wait.

@@ -79,8 +79,9 @@ func badFile(flag, path string, err error) error {
 // blocks.
 func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io.Writer) int {
 	lines := newLineQueue(plain{stderr})
-	go lines.run()
-	defer lines.end(flushTimeout)
+	logging, stop := context.WithCancel(context.WithoutCancel(ctx))
+	go lines.run(logging)
+	defer lines.end(stop, flushTimeout)
 	o, command, err := parse(args, sources, stdout)
 	var done finished
 	switch {
@@ -249,7 +250,7 @@ var errCheck = errors.New("check: something does not work, see above")
 // runCheck reads every input once, and prints what was found, what is missing, and why.
 func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, w io.Writer) error {
 	found := check.NewInputs()
-	in, err := open(ctx, o, newMemory(debug.SetMemoryLimit(-1)), list, found, log)
+	in, err := open(o, newMemory(debug.SetMemoryLimit(-1)), list, found, log)
 	if err != nil {
 		return err
 	}

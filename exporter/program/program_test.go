@@ -12,8 +12,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
@@ -202,24 +200,6 @@ func TestEnvironment(t *testing.T) {
 		!strings.Contains(stderr.String(), "$DRA_EXPORTER_SAMPLE_INTERVAL: ") {
 		t.Errorf("exit status %d, said %q", status, &stderr)
 	}
-}
-
-// A start that hangs ends with its context.
-func TestStartThatHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		defer close(release)
-		sources := []Source{{Name: "hangs", New: func(driver.Host) (driver.Source, error) {
-			<-release
-			return nil, errors.New("too late")
-		}}}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		var stdout, stderr bytes.Buffer
-		status := Run(ctx, []string{"--kube=off", "--path.cdi=/none"}, sources, &stdout, &stderr)
-		expect.That(t, status == exitFailure && strings.Contains(stderr.String(), "start: "),
-			"exit status %d, said %q", status, &stderr)
-	})
 }
 
 func TestReferenceNamesSources(t *testing.T) {

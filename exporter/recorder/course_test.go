@@ -85,7 +85,6 @@ func TestOrder(t *testing.T) {
 
 // several has the devices gpu-0 to gpu-2 of one source. Claim a holds the first.
 func several(t *testing.T) *story {
-	t.Helper()
 	s := newStory(t)
 	s.Hold("a", "a")
 	for _, uuid := range []string{"gpu-1", "gpu-2"} {

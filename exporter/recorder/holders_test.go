@@ -55,7 +55,6 @@ func TestHoldersAtAnError(t *testing.T) {
 
 // expectHits checks which claims an incident hit, and that the holders are these alone.
 func (s *story) expectHits(i *recorder.Incident, hit, possible []string) {
-	s.Helper()
 	expect.Equal(s, "claims that were hit", hit, i.Claims())
 	expect.Equal(s, "claims that may have been hit", possible, i.PossibleClaims())
 	expect.Equal(s, "pods that were hit", hit, i.Pods())

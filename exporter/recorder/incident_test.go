@@ -55,7 +55,6 @@ func (s *story) xid(code string, count float64, at time.Time, pid int) {
 
 // one returns the only incident.
 func one(t *testing.T, incidents []*recorder.Incident) *recorder.Incident {
-	t.Helper()
 	must.That(t, len(incidents) == 1, "%d incidents, want 1: %+v", len(incidents), incidents)
 	return incidents[0]
 }

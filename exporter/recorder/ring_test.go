@@ -282,7 +282,6 @@ func BenchmarkRecord(b *testing.B) {
 
 // threadTime is the processor time of the present thread.
 func threadTime(b *testing.B) time.Duration {
-	b.Helper()
 	var usage unix.Rusage
 	must.Do(b, unix.Getrusage(unix.RUSAGE_THREAD, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())

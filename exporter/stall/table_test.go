@@ -101,7 +101,6 @@ func (c *course) often() string {
 
 // verdicts judges all traces in parallel, in the order of their names.
 func verdicts(t *testing.T, kinds []stalltest.Kind) []course {
-	t.Helper()
 	out := make([]course, len(kinds))
 	t.Run("kinds", func(t *testing.T) {
 		for i := range kinds {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -81,7 +82,5 @@ func TestKilled(t *testing.T) {
 		}
 		_ = command.Wait()
 	}
-	if continued < kills/4 {
-		t.Errorf("%d of %d processes went on", continued, kills)
-	}
+	expect.That(t, continued >= kills/4, "%d of %d processes went on", continued, kills)
 }

@@ -42,7 +42,6 @@ type watched struct {
 }
 
 func watch(t *testing.T) *watched {
-	t.Helper()
 	w := &watched{t, &readable{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}, make(chan error)}
 	must.Do(t, w.Init())
 	w.SetSize(110, 24)
@@ -56,7 +55,6 @@ func watch(t *testing.T) *watched {
 
 // has waits until the screen shows all texts, one after the other.
 func (w *watched) has(texts ...string) {
-	w.t.Helper()
 	awaitText(w.t, w.readable, func(shown string) bool {
 		for _, text := range texts {
 			_, rest, found := strings.Cut(shown, text)

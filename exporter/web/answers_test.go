@@ -75,7 +75,6 @@ func TestAnswersAreShared(t *testing.T) {
 			together = true
 		}
 		ask := func(want int, why string) {
-			t.Helper()
 			together = false
 			var asking sync.WaitGroup
 			for i := range clients {

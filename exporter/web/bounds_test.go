@@ -114,7 +114,6 @@ func TestConnections(t *testing.T) {
 	open.served.settled, open.known.settled = 0, time.Hour
 	var conns []*pipe
 	enter := func(sends, known bool) {
-		t.Helper()
 		c := &pipe{}
 		ctx := open.context(t.Context(), c)
 		open.changed(c, http.StateNew)
@@ -129,7 +128,6 @@ func TestConnections(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	closed := func(want ...int) {
-		t.Helper()
 		for i, c := range conns {
 			expect.That(t, c.closed == slices.Contains(want, i), "connection %d is closed: %v", i, c.closed)
 		}
@@ -162,7 +160,6 @@ func TestConnectionLimit(t *testing.T) {
 	var was syscall.Rlimit
 	must.Do(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &was))
 	set := func(limit syscall.Rlimit) {
-		t.Helper()
 		must.Do(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
 	}
 	defer set(was)

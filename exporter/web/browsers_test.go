@@ -18,8 +18,7 @@ import (
 )
 
 // routesOf returns the statuses of the examples of all routes, by kind.
-func routesOf(t *testing.T, c Config, change func(*http.Request)) map[Kind]map[int]int {
-	t.Helper()
+func routesOf(c Config, change func(*http.Request)) map[Kind]map[int]int {
 	handler := NewHandler(c)
 	out := map[Kind]map[int]int{}
 	for _, route := range Routes("/metrics") {
@@ -78,7 +77,7 @@ func TestOtherSites(t *testing.T) {
 		{host: "10.0.0.7:10985", headers: "Sec-Fetch-Site=same-origin Sec-Fetch-Mode=cors", want: ok},
 	} {
 		before := refused
-		got := routesOf(t, c, func(r *http.Request) {
+		got := routesOf(c, func(r *http.Request) {
 			r.Host = test.host
 			for header := range strings.FieldsSeq(test.headers) {
 				name, value, _ := strings.Cut(header, "=")
@@ -100,11 +99,11 @@ func TestOtherSites(t *testing.T) {
 func TestSwitchedOff(t *testing.T) {
 	c := receiptNode(t)
 	c.WithoutAPI = true
-	got := routesOf(t, c, func(*http.Request) {})
+	got := routesOf(c, func(*http.Request) {})
 	expect.That(t, got[KindAPI][http.StatusNotFound] == 6 && got[KindPage][http.StatusOK] == 5,
 		"without the JSON: %v", got)
 	c.WithoutAPI, c.WithoutPage = false, true
-	got = routesOf(t, c, func(*http.Request) {})
+	got = routesOf(c, func(*http.Request) {})
 	if got[KindAPI][http.StatusOK] != 6 || got[KindPage][http.StatusNotFound] != 5 || got[KindProbe][http.StatusOK] != 2 {
 		t.Errorf("without the page: %v", got)
 	}

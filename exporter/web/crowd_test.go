@@ -17,7 +17,6 @@ func TestCrowd(t *testing.T) {
 		here, there := client.Of("192.0.2.1:1"), client.Of("192.0.2.2:1")
 		var gone []string
 		enter := func(name string, client client.ID, place, expels bool) *member {
-			t.Helper()
 			m, expelled := c.enter(client, func() { gone = append(gone, name) })
 			expect.That(t, (m != nil) == place && expelled == expels,
 				"%s: has a place: %v, want %v; expelled another: %v, want %v", name, m != nil, place, expelled, expels)

@@ -154,7 +154,6 @@ func TestContrast(t *testing.T) {
 
 // luminance is the relative luminance of a colour, as WCAG defines it.
 func luminance(t *testing.T, colour string) float64 {
-	t.Helper()
 	sum := 0.0
 	for i, weight := range []float64{0.2126, 0.7152, 0.0722} {
 		n := must.Get(strconv.ParseUint(colour[2*i:2*i+2], 16, 8))(t)

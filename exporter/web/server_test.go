@@ -55,7 +55,6 @@ func snapshotWithHostileNames() *exposition.Snapshot {
 }
 
 func serving(t *testing.T, latest *exposition.Snapshot, more func(*Config)) *httptest.Server {
-	t.Helper()
 	registry := prometheus.NewRegistry()
 	exporter.NewSelfMetrics(registry, "node1", slog.New(slog.DiscardHandler))
 	get := func() *exposition.Snapshot { return latest }
@@ -72,7 +71,6 @@ func serving(t *testing.T, latest *exposition.Snapshot, more func(*Config)) *htt
 }
 
 func fetch(t *testing.T, url string) (status int, body string) {
-	t.Helper()
 	response, err := http.Get(url)
 	must.Do(t, err)
 	defer response.Body.Close()
@@ -187,7 +185,6 @@ func TestReasonsAreShown(t *testing.T) {
 
 // reportOf returns the report of a snapshot, as a program reads it.
 func reportOf(t *testing.T, s *exposition.Snapshot) (report present.Report) {
-	t.Helper()
 	var written bytes.Buffer
 	must.Do(t, errors.Join(present.WriteReport(&written, s, present.Config{Node: "node1", QuietAfter: time.Minute}),
 		json.Unmarshal(written.Bytes(), &report)))

@@ -242,14 +242,18 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// getJSON decodes the answer to a GET of at most limit bytes.
-func getJSON(ctx context.Context, api API, path string, limit int, into any) error {
-	body, err := api.Get(ctx, path, nil)
+// fetch decodes the answer that get opens, of at most limit bytes. Errors have a reason.
+func fetch(
+	ctx context.Context, limit int, into any, get func(context.Context) (io.ReadCloser, error),
+) error {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	body, err := get(ctx)
 	if err != nil {
-		return err
+		return withReason(err)
 	}
 	defer body.Close()
-	return decodeJSON(body, limit, into)
+	return withReason(decodeJSON(body, limit, into))
 }
 
 // decodeJSON decodes an answer of at most limit bytes.

@@ -88,7 +88,7 @@ func selectedNode(s *corev1.NodeSelector) string {
 func (f *Finder) PodNode(ctx context.Context, namespace, name string) (string, error) {
 	var pod corev1.Pod
 	_, err := f.get(ctx, &pod, func(ctx context.Context) (io.ReadCloser, error) {
-		return f.api.Get(ctx, "/api/v1/namespaces/"+url.PathEscape(namespace)+"/pods/"+url.PathEscape(name), nil)
+		return f.api.Get(ctx, podPath(namespace, name), nil)
 	})
 	return pod.Spec.NodeName, err
 }
@@ -193,31 +193,15 @@ func (f *Finder) Exporters(ctx context.Context, namespace, service, port string)
 
 // get decodes an object, and reports whether it exists.
 func (f *Finder) get(ctx context.Context, into any, get func(context.Context) (io.ReadCloser, error)) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-	defer cancel()
-	body, err := get(ctx)
+	err := fetch(ctx, maxObjectSize, into, get)
 	if apierrors.IsNotFound(err) && !isPathMissing(err) {
 		return false, nil
 	}
-	if err != nil {
-		return false, withReason(err)
-	}
-	defer body.Close()
-	if err := decodeJSON(body, maxObjectSize, into); err != nil {
-		return false, withReason(err)
-	}
-	return true, nil
+	return err == nil, err
 }
 
 // list reads a page of a list.
 func (f *Finder) list(ctx context.Context, get func(context.Context) (io.ReadCloser, error)) (*page, error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-	defer cancel()
-	body, err := get(ctx)
-	if err != nil {
-		return nil, withReason(err)
-	}
-	defer body.Close()
-	p, err := decodePage(body, maxFound)
-	return p, withReason(err)
+	p := &page{}
+	return p, fetch(ctx, maxFound, p, get)
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"net/url"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,11 @@ type podFeed struct {
 }
 
 const podsPath = "/api/v1/pods"
+
+// podPath returns the path of a pod.
+func podPath(namespace, name string) string {
+	return "/api/v1/namespaces/" + url.PathEscape(namespace) + "/pods/" + url.PathEscape(name)
+}
 
 func podSelector(node string) string { return "spec.nodeName=" + node }
 

@@ -2,11 +2,11 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -409,8 +409,6 @@ type answer struct {
 // is not an error.
 func (r *reader) read(ctx context.Context, o object) (of answer, err error) {
 	asked := r.config.Now()
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-	defer cancel()
 	kind := "claim"
 	if o.uid == "" {
 		of, err = r.readClaim(ctx, o.claim(), asked)
@@ -425,18 +423,16 @@ func (r *reader) read(ctx context.Context, o object) (of answer, err error) {
 }
 
 func (r *reader) readClaim(ctx context.Context, claim podresources.Claim, asked time.Time) (of answer, err error) {
-	body, err := r.versions.claim(ctx, claim)
+	var raw json.RawMessage
+	err = fetch(ctx, maxObjectSize, &raw, func(ctx context.Context) (io.ReadCloser, error) {
+		return r.versions.claim(ctx, claim)
+	})
 	switch {
 	case apierrors.IsNotFound(err) && !errors.Is(err, errNotServed):
 		r.config.Book.ClaimDeleted(claim, asked)
 		return of, nil
 	case err != nil:
 		return of, err
-	}
-	defer body.Close()
-	raw, err := io.ReadAll(limited(body, maxObjectSize))
-	if err != nil {
-		return of, answerError(err)
 	}
 	rejected := driver.Rejections{}
 	name, facts, ok := parseClaim(raw, r.config.Selection.ClaimLabels, rejected)
@@ -457,9 +453,10 @@ func (r *reader) readClaim(ctx context.Context, claim podresources.Claim, asked 
 // readPod reads a pod by its name, which does not require the right to list pods. An answer about
 // another pod with that name is ignored.
 func (r *reader) readPod(ctx context.Context, o object, asked time.Time) error {
-	path := "/api/v1/namespaces/" + url.PathEscape(o.namespace) + "/pods/" + url.PathEscape(o.name)
 	var pod corev1.Pod
-	err := getJSON(ctx, r.config.API, path, maxObjectSize, &pod)
+	err := fetch(ctx, maxObjectSize, &pod, func(ctx context.Context) (io.ReadCloser, error) {
+		return r.config.API.Get(ctx, podPath(o.namespace, o.name), nil)
+	})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -12,16 +12,22 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/kmsg"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/exporter/program"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
@@ -224,4 +230,150 @@ gpu-4 for some minutes. Each of these events is printed below when it happens.
 	if d.length == 0 {
 		_, _ = fmt.Fprintln(w, "Press Ctrl-C to end the demo.")
 	}
+}
+
+// runExporter runs the program's own main function on the node until ctx ends.
+func (d demo) runExporter(ctx context.Context, node *simnode.Node, stderr io.Writer) error {
+	args := append(node.Args(), "--web.listen-address="+d.listen, "--web.last-scrape-timeout=0s", "--log.level=warn",
+		"--fit.after=20s", "--stalled.after="+simnode.StalledAfter(d.hang).String())
+	sources := []program.Source{
+		{
+			Name: "sim", Help: "Read the simulated devices.",
+			New: func(driver.Host) (driver.Source, error) { return node.Source(), nil },
+		},
+		{Name: "kmsg", Help: "Read the simulated kernel log.", New: kmsg.FromHost},
+	}
+	if status := program.Run(ctx, args, sources, io.Discard, stderr); status != 0 {
+		return fmt.Errorf("run exporter: exit status %d", status)
+	}
+	return nil
+}
+
+// readyTimeout is how long the exporter may take to be ready, and to answer.
+const readyTimeout = 30 * time.Second
+
+// waitReady waits for the exporter's first snapshot. It returns an error if the exporter ends
+// before, or takes too long.
+func waitReady(ctx context.Context, listen string, exporter <-chan error) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for !ready(ctx, listen) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the exporter: %w", ctx.Err())
+		case err := <-exporter:
+			return cmp.Or(err, errEnded)
+		case <-ticker.C:
+		}
+	}
+	return nil
+}
+
+func ready(ctx context.Context, listen string) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+listen+"/readyz", http.NoBody)
+	if err != nil {
+		return false
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false
+	}
+	return response.Body.Close() == nil && response.StatusCode == http.StatusOK
+}
+
+// summary is the exporter's view of the demo.
+type summary struct {
+	played                int // pods
+	devices, claims, pods int // joined with telemetry
+	held                  int // devices
+	series                int
+	joules, podJoules     float64 // of all devices and of pods, in joules, as the exporter reports it
+	truth                 float64 // joules that the devices used in that time
+}
+
+// String returns the summary, one fact per line.
+func (s summary) String() string {
+	return fmt.Sprintf(`  pods simulated  %d
+  joined          %d devices (%d of them held), %d claims, %d pods
+  energy          %.1f kJ by the exporter, %.1f kJ simulated; %.1f kJ of it used by pods
+  series          %d
+`, s.played, s.devices, s.held, s.claims, s.pods, s.joules/1e3, s.truth/1e3, s.podJoules/1e3, s.series)
+}
+
+// used returns the joules that the devices have used so far.
+func used(node *simnode.Node, at time.Time) float64 {
+	sum := 0.0
+	for _, id := range node.Devices() {
+		sum += node.Total(id, at).Joules
+	}
+	return sum
+}
+
+// summarize gets the exporter's snapshot. before is the energy, in joules, that the devices had
+// used when the exporter started.
+func summarize(ctx context.Context, listen string, node *simnode.Node, before float64) (summary, error) {
+	r, err := fetch(ctx, "http://"+listen+"/api/v1/snapshot")
+	if err != nil {
+		return summary{}, err
+	}
+	s := summary{played: node.Played(), series: r.Series, truth: used(node, r.Time) - before}
+	for _, d := range r.Devices {
+		if len(d.Values) == 0 {
+			continue
+		}
+		s.devices++
+		s.joules += energy(d.Values)
+		if d.Attribution != "" {
+			s.held++
+		}
+	}
+	s.claims, _ = joined(r.Claims)
+	s.pods, s.podJoules = joined(r.Pods)
+	return s, nil
+}
+
+func fetch(ctx context.Context, url string) (present.Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	var r present.Report
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return r, fmt.Errorf("get snapshot: %w", err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return r, fmt.Errorf("get snapshot: %w", err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return r, fmt.Errorf("get snapshot: %s", response.Status)
+	}
+	if err := json.NewDecoder(response.Body).Decode(&r); err != nil {
+		return r, fmt.Errorf("decode snapshot: %w", err)
+	}
+	return r, nil
+}
+
+// joined returns the number of claims, or pods, that have telemetry, and the energy of all.
+func joined(rows []present.HolderReport) (int, float64) {
+	names, joules := map[[2]string]bool{}, 0.0
+	for _, row := range rows {
+		if len(row.Values) > 0 {
+			names[[2]string{row.Namespace, row.Name}] = true
+		}
+		joules += energy(row.Values)
+	}
+	return len(names), joules
+}
+
+func energy(values []present.ValueReport) float64 {
+	sum := 0.0
+	for _, v := range values {
+		if v.Quantity == driver.Energy.String() {
+			sum += v.Value
+		}
+	}
+	return sum
 }

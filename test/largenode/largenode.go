@@ -15,7 +15,9 @@ import (
 	"time"
 
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"sigs.k8s.io/yaml"
 
+	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/node"
@@ -137,4 +139,25 @@ func swing(at time.Duration, quantity, device int) float64 {
 	phase := at.Minutes()/2 + float64(device)/Devices
 	level := 0.4 * math.Cos(2*math.Pi*phase)
 	return 0.5 + level + 0.05*math.Sin(at.Seconds()*float64(quantity+1)+float64(device))
+}
+
+// StartAPI starts an API server that has the node's slice, and returns its kubeconfig, too.
+func StartAPI(t testing.TB) (server *kubetest.Server, kubeconfig string) {
+	server, kubeconfig = kubetest.New(t)
+	server.Put(kubetest.Slices, must.Get(yaml.YAMLToJSON([]byte(node.GPUs(Name, Driver, Devices))))(t))
+	return server, kubeconfig
+}
+
+// Put adds a pod that runs, and its claim on a share of a device, to an API server.
+func Put(server *kubetest.Server, namespace, pod, claim, device, share string) {
+	server.Put(kubetest.Claims, fmt.Appendf(nil, `{"kind": "ResourceClaim", "apiVersion": "resource.k8s.io/v1",
+		"metadata": {"namespace": %q, "name": %q, "uid": "uid-claim-%[2]s", "creationTimestamp": "2026-01-01T00:00:00Z"},
+		"spec": {}, "status": {"allocation": {"devices": {"results": [
+			{"request": "gpu", "driver": %q, "pool": %q, "device": %q, "shareID": %q}]}},
+		"reservedFor": [{"resource": "pods", "name": %q, "uid": "uid-pod-%[7]s"}]}}`,
+		namespace, claim, Driver, Name, device, share, pod))
+	server.Put(kubetest.Pods, fmt.Appendf(nil, `{"kind": "Pod", "apiVersion": "v1",
+		"metadata": {"namespace": %q, "name": %q, "uid": "uid-pod-%[2]s"}, "spec": {"nodeName": %q,
+		"containers": [{"name": "main"}], "resourceClaims": [{"name": "gpu", "resourceClaimName": %q}]},
+		"status": {"phase": "Running"}}`, namespace, pod, Name, claim))
 }

@@ -3,15 +3,23 @@ package live
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -159,4 +167,66 @@ func Reserve() (address string, release func(), err error) {
 		return "", nil, fmt.Errorf("reserve a port: %w", err)
 	}
 	return fmt.Sprintf("127.0.0.1:%d", bound.(*syscall.SockaddrInet4).Port), release, nil
+}
+
+// Certificate writes cert.pem and key.pem, self-signed for a server at 127.0.0.1 and with some
+// names, into a folder, and returns a pool that trusts it.
+func Certificate(t testing.TB, folder string, names ...string) *x509.CertPool {
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: names, IsCA: true, BasicConstraintsValid: true,
+	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
+	private := must.Get(x509.MarshalPKCS8PrivateKey(key))(t)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	for name, content := range map[string][]byte{
+		"cert.pem": certificate,
+		"key.pem":  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+	} {
+		must.Do(t, os.WriteFile(filepath.Join(folder, name), content, 0o600))
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(certificate)
+	return pool
+}
+
+// StartDemo builds the demo of the tree with the given root, runs it at an address until the test
+// ends, and waits until it serves. Its job hangs after 40 s, and its counters are 0 for 2 s.
+func StartDemo(t testing.TB, root, address string) {
+	demo := filepath.Join(t.TempDir(), "demo")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", demo, "./test/demo")
+	build.Dir = root
+	said, err := build.CombinedOutput()
+	must.That(t, err == nil, "build the demo: %v\n%s", err, said)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), demo, "--listen="+address, "--hang=40s")
+	cmd.Env = append(os.Environ(), "DRA_EXPORTER_COUNTER_ZERO_HOLD=2s")
+	Start(t, cmd, http.DefaultClient, "http://"+address+"/readyz")
+}
+
+// Brief returns a short end of an exporter's log for the output of a test: the last warnings and
+// errors, truncated, and the name of a file with the complete log.
+func Brief(log string) string {
+	const most, width = 12, 200
+	var told []string
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, " level=INFO ") || strings.Contains(line, " level=DEBUG ") {
+			continue
+		}
+		line = strings.TrimSuffix(line, "\n")
+		if len(line) > width {
+			line = line[:width] + "…"
+		}
+		told = append(told, line)
+	}
+	all := "which could not be written"
+	if f, err := os.CreateTemp("", "exporter-*.log"); err == nil {
+		_, err = f.WriteString(log)
+		if f.Close() == nil && err == nil {
+			all = f.Name()
+		}
+	}
+	shown := told[max(0, len(told)-most):]
+	return fmt.Sprintf("%d of %d warnings and errors; all of the log: %s\n%s", len(shown), len(told), all,
+		strings.Join(shown, "\n"))
 }

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,9 +10,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -152,4 +158,88 @@ func (p Prometheus) Get(ctx context.Context, path string, parameters url.Values,
 		return fmt.Errorf("%s: %s", body.Status, body.Error)
 	}
 	return nil
+}
+
+// Histogram is a native histogram at a time.
+type Histogram struct {
+	At         time.Time
+	Count, Sum float64
+	Buckets    []Bucket // non-empty ones, in order
+}
+
+// Bucket counts the values between its bounds.
+type Bucket struct{ Lower, Upper, Count float64 }
+
+// UnmarshalJSON implements [json.Unmarshaler]. The form is [seconds, {"count", "sum", "buckets"}],
+// with a bucket as [inclusive bounds, lower, upper, count], and numbers as strings
+// (https://prometheus.io/docs/prometheus/latest/querying/api/#native-histograms).
+func (h *Histogram) UnmarshalJSON(data []byte) error {
+	var seconds float64
+	var of struct {
+		Count, Sum number
+		Buckets    [][4]any
+	}
+	if err := json.Unmarshal(data, &[2]any{&seconds, &of}); err != nil {
+		return err
+	}
+	*h = Histogram{At: time.UnixMilli(int64(seconds * 1e3)), Count: float64(of.Count), Sum: float64(of.Sum)}
+	for _, fields := range of.Buckets {
+		var numbers [3]float64
+		for i := range numbers {
+			text, _ := fields[i+1].(string)
+			var err error
+			if numbers[i], err = strconv.ParseFloat(text, 64); err != nil {
+				return fmt.Errorf("bucket %v: %w", fields, err)
+			}
+		}
+		h.Buckets = append(h.Buckets, Bucket{numbers[0], numbers[1], numbers[2]})
+	}
+	return nil
+}
+
+// number is a number that is written as a string.
+type number float64
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (n *number) UnmarshalJSON(data []byte) error {
+	var text string
+	if err := json.Unmarshal(data, &text); err != nil {
+		return err
+	}
+	v, err := strconv.ParseFloat(text, 64)
+	*n = number(v)
+	return err
+}
+
+// Metrics are the families of an exposition, by name.
+type Metrics map[string]*dto.MetricFamily
+
+// ParseMetrics parses the text format.
+func ParseMetrics(exposition []byte) (Metrics, error) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(exposition))
+	if err != nil {
+		return nil, fmt.Errorf("parse the exposition: %w", err)
+	}
+	return families, nil
+}
+
+// Rows returns the metrics of a family that have these labels, given as alternating names and
+// values.
+func (m Metrics) Rows(name string, labels ...string) []*dto.Metric {
+	return slices.DeleteFunc(slices.Clone(m[name].GetMetric()), func(row *dto.Metric) bool {
+		for i := 0; i+1 < len(labels); i += 2 {
+			if !slices.ContainsFunc(row.GetLabel(), func(l *dto.LabelPair) bool {
+				return l.GetName() == labels[i] && l.GetValue() == labels[i+1]
+			}) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// ValueOf returns the value of a counter, a gauge, or a metric without a type.
+func ValueOf(row *dto.Metric) float64 {
+	return row.GetCounter().GetValue() + row.GetGauge().GetValue() + row.GetUntyped().GetValue() // two of them are nil
 }

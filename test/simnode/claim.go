@@ -2,9 +2,6 @@ package simnode
 
 import (
 	"cmp"
-	"fmt"
-	"hash/fnv"
-	"net"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -120,9 +117,6 @@ func (c *claim) object() resourcev1.ResourceClaim {
 	}
 	for _, a := range c.allocated {
 		out.Status.Allocation.Devices.Results = append(out.Status.Allocation.Devices.Results, a.object())
-		if a.device.Driver == NICDriver {
-			out.Status.Devices = append(out.Status.Devices, a.status(allocatedAt))
-		}
 	}
 	for _, p := range c.pods {
 		out.Status.ReservedFor = append(out.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{
@@ -143,56 +137,17 @@ func (c *claim) classOf(request Request) string {
 }
 
 func (r Request) object(class string) resourcev1.DeviceRequest {
-	exactly := &resourcev1.ExactDeviceRequest{
-		DeviceClassName: class, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: int64(len(r.Devices)),
+	return resourcev1.DeviceRequest{
+		Name: r.Name, Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: class, AdminAccess: &r.Admin},
 	}
-	if r.Admin {
-		admin := true
-		exactly.AdminAccess, exactly.AllocationMode, exactly.Count = &admin, resourcev1.DeviceAllocationModeAll, 0
-	}
-	if r.Memory != "" {
-		exactly.Capacity = &resourcev1.CapacityRequirements{
-			Requests: map[resourcev1.QualifiedName]resource.Quantity{memoryCapacity: resource.MustParse(r.Memory)},
-		}
-	}
-	return resourcev1.DeviceRequest{Name: r.Name, Exactly: exactly}
-}
-
-// status returns the status that dranet reports for an interface that it has moved into a pod
-// (KEP-4817).
-func (a allocated) status(at metav1.Time) resourcev1.AllocatedDeviceStatus {
-	mac := hardwareAddress(a.device.Name)
-	return resourcev1.AllocatedDeviceStatus{
-		Driver: a.device.Driver, Pool: Name, Device: a.device.Name,
-		Conditions: []metav1.Condition{
-			{Type: "Ready", Status: metav1.ConditionTrue, Reason: "NetworkDeviceReady", LastTransitionTime: at},
-			{Type: "NetworkReady", Status: metav1.ConditionTrue, Reason: "NetworkReady", LastTransitionTime: at},
-		},
-		NetworkData: &resourcev1.NetworkDeviceData{
-			InterfaceName: a.device.Name, IPs: []string{fmt.Sprintf("192.0.2.%d/24", mac[5])}, HardwareAddress: mac.String(),
-		},
-	}
-}
-
-// hardwareAddress returns a locally administered address derived from the interface's name.
-func hardwareAddress(name string) net.HardwareAddr {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(name)) // never fails
-	sum := h.Sum32()
-	return net.HardwareAddr{0x02, 0, byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)}
 }
 
 func (a allocated) object() resourcev1.DeviceRequestAllocationResult {
 	out := resourcev1.DeviceRequestAllocationResult{
-		Request: a.request.Name, Driver: a.device.Driver, Pool: Name, Device: a.device.Name,
-	}
-	if a.request.Admin {
-		admin := true
-		out.AdminAccess = &admin
+		Request: a.request.Name, Driver: a.device.Driver, Pool: Name, Device: a.device.Name, AdminAccess: &a.request.Admin,
 	}
 	if a.shareID != "" {
-		shareID := types.UID(a.shareID)
-		out.ShareID = &shareID
+		out.ShareID = new(types.UID(a.shareID))
 		out.ConsumedCapacity = map[resourcev1.QualifiedName]resource.Quantity{memoryCapacity: a.memory}
 	}
 	return out

@@ -4,11 +4,17 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 )
 
@@ -341,4 +347,201 @@ func (n *Node) play(e event) error {
 		return n.StartPod(e.pod)
 	}
 	return n.StopPod(e.pod.Namespace, e.pod.Name)
+}
+
+// Trouble is something that happens to a device, or to the source of all, in the demo.
+type Trouble struct {
+	Kind         string        // of the incident
+	Code, Device string        // Device: "" for the source
+	Pods         []string      // pods that it hits, as NAMESPACE/NAME
+	At           time.Duration // when it begins, since the start of the node
+	For          time.Duration // 0: it is momentary
+}
+
+// Story returns what happens in the demo until a time since the start of the node, in order. begin
+// is the start of the scenario, since the start of the node.
+func (s Scenario) Story(begin, until time.Duration) []Trouble {
+	var out []Trouble
+	add := func(t Trouble) {
+		if t.At <= until {
+			out = append(out, t)
+		}
+	}
+	repeated := func(t Trouble, every time.Duration) {
+		for at := every; every > 0 && at <= until; at += every {
+			t.At = at
+			add(t)
+		}
+	}
+	for i := range s.Devices {
+		d := &s.Devices[i]
+		pods := s.standing(d.Name)
+		repeated(Trouble{Kind: "ecc_uncorrected", Device: d.Name, Pods: pods}, d.UncorrectedErrorEvery)
+		repeated(Trouble{Kind: "link_down", Device: d.Name, Pods: pods}, d.LinkDownEvery)
+		repeated(Trouble{Kind: "xid", Code: "31", Device: d.Name, Pods: pods}, d.XIDEvery)
+		for _, at := range d.Lost.Begins(until) {
+			add(Trouble{Kind: "device_lost", Code: "gpu_lost", Device: d.Name, Pods: pods, At: at, For: d.Lost.Length})
+		}
+	}
+	for _, at := range s.Outage.Begins(until) {
+		add(Trouble{Kind: "source_down", Code: "server_error", At: at, For: s.Outage.Length})
+	}
+	for at := begin; at <= until; at += s.Cycle {
+		for _, f := range s.Faults {
+			add(Trouble{Kind: "xid", Code: "31", Device: f.Device, Pods: []string{f.Namespace + "/" + f.Pod}, At: at + f.At})
+		}
+		for _, v := range s.Visits {
+			if hangs, device := v.hangs(); hangs > 0 {
+				add(Trouble{
+					Kind: "claim_stalled", Device: device, Pods: []string{v.Pod.Namespace + "/" + v.Pod.Name},
+					At: at + v.From + hangs, For: v.To - v.From - hangs,
+				})
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Trouble) int { return int(a.At - b.At) })
+	return out
+}
+
+// standing returns the pods that always hold a device, without admin access.
+func (s Scenario) standing(device string) []string {
+	var out []string
+	for _, p := range s.Standing {
+		for _, c := range p.Claims {
+			if slices.ContainsFunc(c.Requests, func(r Request) bool { return !r.Admin && slices.Contains(r.Devices, device) }) {
+				out = append(out, p.Namespace+"/"+p.Name)
+			}
+		}
+	}
+	return out
+}
+
+// hangs returns the time since its start at which the pod hangs, and the device; 0: never.
+func (v *Visit) hangs() (time.Duration, string) {
+	for _, c := range v.Pod.Claims {
+		for _, r := range c.Requests {
+			if at := r.Load.HangsAt(); at > 0 {
+				return at, r.Devices[0]
+			}
+		}
+	}
+	return 0, ""
+}
+
+// String says what happens, in a line.
+func (t Trouble) String() string {
+	out := t.Kind
+	if t.Code != "" {
+		out += " " + t.Code
+	}
+	if t.Device != "" {
+		out += " of " + t.Device
+	}
+	if t.For > 0 {
+		out += " for " + t.For.Round(time.Second).String()
+	}
+	if len(t.Pods) > 0 {
+		out += ", hits " + strings.Join(t.Pods, ", ")
+	}
+	return out
+}
+
+// PluginResource is the extended resource of NVIDIA's device plugin, which names GPUs by UUID.
+const PluginResource = "nvidia.com/gpu"
+
+// PluginGPU returns a GPU that a device plugin offers under its UUID, and no slice lists.
+func PluginGPU(seed uint64, index int) Device {
+	d := sim.GPU(PluginResource, "", seed+uint64(index))
+	d.Name, d.Hardware.Vendor, d.Hardware.Model = d.Hardware.UUID, "nvidia", gpuModel
+	return Device{Device: d, Plugin: true}
+}
+
+// WithPlugin returns the scenario on a node that is in the middle of a migration: a device plugin
+// still offers three more GPUs, of which a pod uses one, a pod leaves one idle, and one is free.
+func (s Scenario) WithPlugin(seed uint64) Scenario {
+	const first = 12 // after the GPUs of the demo
+	var plugged []Device
+	for i := range 3 {
+		plugged = append(plugged, PluginGPU(seed, first+i))
+	}
+	given := func(i int, load sim.Profile, resident float64) []Request {
+		return []Request{{Devices: []string{plugged[i].Name}, Load: load, Resident: resident}}
+	}
+	s.Devices = slices.Concat(s.Devices, plugged)
+	s.Standing = slices.Concat(s.Standing, []PodSpec{
+		{
+			Namespace: "team-nlp", Name: "translator-0", Owner: "StatefulSet/translator",
+			Plugged: given(0, sim.Bursts(seed+20, 6*time.Second, 0.7, 0.3, 0.9), 40*gibibyte),
+		},
+		{Namespace: "research", Name: "notebook-cleo", Plugged: given(1, sim.Idle(), 3*gibibyte)},
+	})
+	return s
+}
+
+// Only returns the part of the scenario that has the devices of one driver, or of the device
+// plugin.
+func (s Scenario) Only(driverName string) Scenario {
+	s.Devices = slices.DeleteFunc(slices.Clone(s.Devices), func(d Device) bool { return d.Driver != driverName })
+	lacks := func(device string) bool {
+		return !slices.ContainsFunc(s.Devices, func(d Device) bool { return d.Name == device })
+	}
+	left := func(of []Request) []Request {
+		return slices.DeleteFunc(slices.Clone(of), func(r Request) bool { return len(r.Devices) == 0 || lacks(r.Devices[0]) })
+	}
+	reduced := func(p PodSpec) PodSpec {
+		p.Plugged, p.Claims = left(p.Plugged), slices.Clone(p.Claims)
+		for i := range p.Claims {
+			p.Claims[i].Requests = left(p.Claims[i].Requests)
+		}
+		p.Claims = slices.DeleteFunc(p.Claims, func(c ClaimSpec) bool { return len(c.Requests) == 0 })
+		return p
+	}
+	s.Standing, s.Visits = slices.Clone(s.Standing), slices.Clone(s.Visits)
+	for i := range s.Standing {
+		s.Standing[i] = reduced(s.Standing[i])
+	}
+	for i := range s.Visits {
+		s.Visits[i].Pod = reduced(s.Visits[i].Pod)
+	}
+	without := func(p PodSpec) bool { return len(p.Claims)+len(p.Plugged) == 0 }
+	s.Standing = slices.DeleteFunc(s.Standing, without)
+	s.Visits = slices.DeleteFunc(s.Visits, func(v Visit) bool { return without(v.Pod) })
+	s.Faults = slices.DeleteFunc(slices.Clone(s.Faults), func(f Fault) bool { return lacks(f.Device) })
+	return s
+}
+
+// offer makes the kubelet say what the device plugin offers.
+func (n *Node) offer() {
+	var ids []string
+	for _, name := range slices.Sorted(maps.Keys(n.devices)) {
+		if n.devices[name].Plugin {
+			ids = append(ids, name)
+		}
+	}
+	if len(ids) > 0 {
+		n.Kubelet.Offer(PluginResource, ids...)
+	}
+}
+
+// plugged returns the uses of the devices that a device plugin gives to the pod.
+func (n *Node) plugged(p *pod, from time.Time) (out []held) {
+	for _, request := range p.spec.Plugged {
+		for _, name := range request.Devices {
+			out = append(out, held{
+				Use: Use{
+					Pod: p.Pod, PodUID: p.uid, Claim: podresources.Claim{Namespace: p.Namespace},
+					Device: n.devices[name].id(), From: from,
+				},
+				does: request,
+			})
+		}
+	}
+	return out
+}
+
+// withPlugged adds the devices of the device plugin to the pod's first container.
+func (p *pod) withPlugged(containers []*v1.ContainerResources) {
+	for _, request := range p.spec.Plugged {
+		podresourcestest.WithDevices(containers[0], PluginResource, request.Devices...)
+	}
 }

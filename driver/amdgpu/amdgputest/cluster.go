@@ -16,7 +16,6 @@ import (
 // WriteCluster writes the sysfs of partitioned GPUs with processes 100, 101 and so on. Each process
 // uses one partition.
 func WriteCluster(tb testing.TB, root string, gpus, parts, pids int) {
-	tb.Helper()
 	drivertest.WriteTree(tb, root, cluster(gpus, parts, pids))
 	for n := range gpus * parts {
 		g, p := n/parts, n%parts
@@ -33,7 +32,6 @@ func folder(gpu int) string {
 }
 
 func write(tb testing.TB, path string, content []byte) {
-	tb.Helper()
 	must.Do(tb, os.WriteFile(path, content, 0o600))
 }
 

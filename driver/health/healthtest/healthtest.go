@@ -21,7 +21,6 @@ import (
 
 // Root returns a kubelet's root folder, whose path is short enough for sockets.
 func Root(tb testing.TB) string {
-	tb.Helper()
 	root, err := os.MkdirTemp("", "kubelet") //nolint:usetesting // the path of TempDir is too long for a socket
 	must.Do(tb, err)
 	tb.Cleanup(func() { _ = os.RemoveAll(root) })
@@ -82,7 +81,6 @@ func (d *Driver) Set(devices ...*healthv1.DeviceHealth) {
 
 // Start serves the plugin below a kubelet's root until tb or Stop ends it.
 func (d *Driver) Start(tb testing.TB, root string) {
-	tb.Helper()
 	if d.Type == "" {
 		d.Type = registration.DRAPlugin
 	}
@@ -130,7 +128,6 @@ func (d *Driver) Break() { d.broken() }
 func (d *Driver) Kill() { d.kill() }
 
 func serve(tb testing.TB, serving *sync.WaitGroup, s *grpc.Server, path string) *net.UnixListener {
-	tb.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	must.Do(tb, err)
 	serving.Go(func() { _ = s.Serve(l) })

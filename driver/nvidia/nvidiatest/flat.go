@@ -61,7 +61,6 @@ type footprint struct {
 
 // status reads a number of /proc/self/status.
 func status(t *testing.T, name string) int {
-	t.Helper()
 	text, err := os.ReadFile("/proc/self/status")
 	must.Do(t, err)
 	_, rest, _ := strings.Cut(string(text), name)
@@ -80,7 +79,6 @@ func liveHeap() uint64 {
 
 // AtMostGoroutines waits for the goroutines that have done their work to be gone.
 func AtMostGoroutines(t *testing.T, most int) {
-	t.Helper()
 	now := runtime.NumGoroutine()
 	for end := time.Now().Add(10 * time.Second); now > most && time.Now().Before(end); now = runtime.NumGoroutine() {
 		runtime.Gosched()
@@ -91,7 +89,6 @@ func AtMostGoroutines(t *testing.T, most int) {
 // Bench measures the ticks of a source: cpu-ns/op
 // is the CPU time of the whole process, that of the fake included.
 func Bench(b *testing.B, c *Clock, s driver.Source) {
-	b.Helper()
 	Sample(b, s)
 	b.ReportAllocs()
 	begun := cpuTime(b)

@@ -45,7 +45,6 @@ func (c *Clock) Advance(seconds float64) {
 
 // Sample samples a machine without errors.
 func Sample(tb testing.TB, s driver.Source) []driver.Sample {
-	tb.Helper()
 	samples, err := s.Sample(tb.Context())
 	must.That(tb, err == nil, "sample: %v", err)
 	return samples

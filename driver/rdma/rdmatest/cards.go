@@ -13,7 +13,6 @@ import (
 // WriteCards writes the sysfs of InfiniBand cards mlx5_0, mlx5_1 and so on, each with one port and
 // all counters of mlx5.
 func WriteCards(tb testing.TB, root string, cards int) {
-	tb.Helper()
 	var tree strings.Builder
 	for i := range cards {
 		function := fmt.Sprintf("devices/pci0000:80/0000:80:%02x.%d", i/8, i%8)

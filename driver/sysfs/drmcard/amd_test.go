@@ -46,14 +46,12 @@ class/kfd/kfd/topology/nodes/3/properties: location_id 268469768\ndomain 2\ndrm_
 `
 
 func listAMD(tb testing.TB, root string) (drmcard.AMDGPUs, error) {
-	tb.Helper()
 	cards := must.Get(list(root))(tb)
 	return drmcard.ListAMD(root, cards)
 }
 
 // gpuTree returns the GPUs, with the ends of lines that a test's tree has no way to write.
 func gpuTree(tb testing.TB, more string) string {
-	tb.Helper()
 	root := tb.TempDir()
 	drivertest.WriteTree(tb, root, gpus+more)
 	for _, node := range []string{"0", "1", "2", "3"} {

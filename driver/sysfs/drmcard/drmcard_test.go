@@ -44,7 +44,6 @@ devices/virtual/drm/card3/dev: 226:3
 `
 
 func tree(tb testing.TB) string {
-	tb.Helper()
 	root := tb.TempDir()
 	drivertest.WriteTree(tb, root, machine)
 	return root
@@ -83,7 +82,6 @@ func TestLister(t *testing.T) {
 	root, clock := tree(t), time.Unix(1_800_000_000, 0)
 	lister := drmcard.NewLister(root)
 	ask := func(what string, wantFresh bool, want int) {
-		t.Helper()
 		cards, fresh, err := lister.Cards(clock)
 		expect.That(t, err == nil && fresh == wantFresh && len(cards) == want,
 			"%s: %d cards, fresh %v, error %v; want %d, %v", what, len(cards), fresh, err, want, wantFresh)

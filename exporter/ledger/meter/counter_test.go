@@ -17,7 +17,6 @@ func at(second int) time.Time { return time.Unix(1000, 0).Add(time.Duration(seco
 // counted returns the sum of what readings of a second each add, and the reasons of those that do
 // not count.
 func counted(t *testing.T, values []float64, since map[int]time.Time) (sum float64, reasons []driver.Reason) {
-	t.Helper()
 	var c meter.Counter
 	var last driver.Reading
 	for i, v := range values {

@@ -20,9 +20,6 @@ func spinKinds() []Kind {
 			after(trainBF16(40), OthersSpin, spin(40, 1).cpu(2.1))...).devices(2),
 		job("hang-spin-quiet-host", "the process waits with a blocking synchronisation and uses no CPU",
 			"recording hang_after_training", after(trainBF16(40), OthersGone, spin(40, 16).cpu(0.001))...).in(onePod()),
-		job("hang-nccl-v100", "100 % at 65 to 76 W of 300, only utilization of device and memory are measured",
-			"github.com/pytorch/pytorch/issues/22671", after(trainFP32(11), OthersSpin, spin(11, 16).cpu(8))...).devices(8).
-			on(V100(), NVMLOnly),
 		job("hang-nccl-network", "a member on another node died, the proxy threads poll the network",
 			"github.com/NVIDIA/nccl/issues/374, marin-community/marin 7344",
 			after(steps, OthersSpin, spinNet(72, 16).cpu(16.3))...).devices(8).in(pyTorchJob(64)),
@@ -43,8 +40,6 @@ func spinKinds() []Kind {
 			devices(2),
 		job("hang-stopped", "someone stopped the process while a kernel polled", "recording hang_stopped",
 			after(trainBF16(40), OthersSpin, spin(40, 16).cpu(0))...).in(onePod()),
-		job("hang-utilization-only", "the same where nothing but utilization is measured", "reasoning",
-			after(trainBF16(12), OthersSpin, spin(12, 16).cpu(2))...).devices(2).on(T4(), UtilizationOnly),
 		job("hang-one-sm-loops", "an endless loop in one block: it computes, but never ends",
 			"recording one_block_int as its levels", after(hash(), OthersGone, oneBlockInt())...).in(onePod()),
 	}
@@ -57,8 +52,6 @@ func quietKinds() []Kind {
 		job("hang-dataloader-futex", "a deadlock after fork: all threads sleep, the device idles with its memory",
 			"github.com/pytorch/pytorch/issues/1355, recording hang_idle",
 			after(trainBF16(30), OthersGone, open(30).cpu(0.002))...),
-		job("hang-after-xid", "after an error of the device all calls fail, the process waits for ever", "recording xid",
-			after(trainBF16(30), OthersGone, open(0.5).cpu(0.01))...),
 		job("hang-mpi-poll", "MPI polls on sixteen CPUs for a member that died, the devices idle",
 			"reasoning: MPI_Allreduce on the host", after(stencil(40).links(0, 2e9), InStep, open(40).cpu(16))...).
 			in(mpiJob(4)).devices(4),
@@ -70,8 +63,6 @@ func quietKinds() []Kind {
 			"reasoning: retries of a resilient trainer", work("start", 40*second, start()), work("steps", 40*minute, steps),
 			loop(0, hangFor("collective", 10*minute, spinNet(72, 16)),
 				hangFor("abort", 20*second, open(72).host(1, 3e3).net(20e3, 20e3)))).in(pyTorchJob(4)),
-		job("hang-thrashing", "the host's memory is full: pages of files are read again and again, nothing advances",
-			"reasoning: reclaim at memory.max", after(trainBF16(30), OthersGone, thrashing())...),
 	}
 }
 
@@ -90,11 +81,5 @@ func retries(busy, sm, bytes float64) Load {
 func retransmits() Load {
 	l := spinNet(72, 16)
 	l.NetworkOut = 1.5e6
-	return l
-}
-
-func thrashing() Load {
-	l := open(30).host(0.7, 2600).disk(85e6, 0)
-	l.MajorFaults = 1900
 	return l
 }

@@ -21,11 +21,6 @@ func laterKinds() []Kind {
 			"github.com/zai-org/GLM-130B/issues/32", loop(0, work("requests", 5*minute, decode(74, 0.7).links(30e9, 0)).
 				spread(0.5), Phase{Name: "no request", For: 5 * hour, Spread: 0.4, Truth: Idle, Load: quiet(74, 16).cpu(0.05).
 				net(2e3, 3e3)})).in(deployment()).devices(2),
-		job("server-in-bare-pod", "the same, started by hand in a bare pod", "github.com/vllm-project/vllm/issues/12664",
-			loop(0, work("requests", 5*minute, decode(74, 0.7).links(30e9, 0)), Phase{
-				Name: "no request", For: 2 * hour,
-				Spread: 0.4, Truth: Idle, Load: quiet(74, 16),
-			})).in(onePod()).devices(2),
 		job("packets-at-night",
 			"a persistent kernel polls the rings of a network device; at night 300 packets a second come",
 			"reasoning: DOCA GPUNetIO", loop(0, work("day", 16*hour, packets(1)), idle("night", 8*hour, packets(0.0005)))).
@@ -51,8 +46,6 @@ func laterKinds() []Kind {
 				work("next system", 20*second, open(1).host(1, 900)))),
 		job("spin-lock-contention", "blocks take turns in a critical section: most of them spin, one works", "reasoning",
 			work("run", 0, contention())),
-		job("bandwidth-of-l2", "a stencil that fits into L2 with few registers: power and little else",
-			"recording pointer_chase, more blocks", work("sweep", 0, chase().duty(0.5).whole())),
 		job("warm-standby", "a replica of a trainer holds weights and waits for its turn in a barrier for a day",
 			"reasoning: hot spares", work("start", minute, start()), wait("standby", 20*hour, OthersWork, quiet(70, 16)),
 			work("steps", 0, steps)).in(jobSet(17)),
@@ -79,15 +72,9 @@ func contention() Load {
 func laterHangs() []Kind {
 	steps := stepsOverNetwork()
 	return []Kind{
-		job("hang-proxy-threads", "one device, and three threads of NCCL that poll for it",
-			"github.com/NVIDIA/nccl/issues/374", after(steps, OthersGone, spinNet(72, 16).cpu(3.1))...).in(podGroup(2)),
 		job("hang-in-cold-start", "it hangs after a minute of work: there is little past to compare with", "reasoning",
 			work("start", 40*second, start()), work("first steps", minute, trainBF16(40)), hang(OthersGone, spin(40, 16))).
 			in(onePod()),
-		job("hang-garbage-collector", "the trainer's threads go on: garbage is collected, a profile is written each minute",
-			"reasoning", work("start", 40*second, start()), work("steps", 40*minute, steps),
-			loop(0, hangFor("quiet", 55*second, spinNet(72, 16)),
-				hangFor("housekeeping", 5*second, spinNet(72, 16).host(2.9, 4e3).disk(0, 400e3)))).in(pyTorchJob(4)),
 		job("hang-slow-memory", "the kernel polls a flag over NVLink in another device's memory", "reasoning",
 			after(steps, OthersSpin, pollsPeer())...).in(onePod()).devices(2),
 	}

@@ -79,26 +79,12 @@ func trainBF16(memoryGiB float64) Load {
 	return l
 }
 
-// trainFP32 is training in single precision (recorded: train_fp32).
-func trainFP32(memoryGiB float64) Load {
-	l := open(memoryGiB).host(1.4, 300).disk(8e6, 2e3).pcie(15e6, 3e6)
-	l.Busy, l.SM, l.Occupancy, l.Tensor, l.FP32, l.Int, l.DRAM, l.Noise = 0.99, 0.96, 0.15, 0.036, 0.66, 0.093, 0.085, 0.04
-	return l
-}
-
 // decode is the generation of tokens, which reads the weights for each (recorded: infer_decode,
 // with layers that are small for the device; a full batch reads memory for half of the time).
 func decode(memoryGiB, share float64) Load {
 	l := open(memoryGiB).host(1.1, 60).pcie(30e6, 6e6).net(20e3, 60e3)
 	l.Busy, l.SM, l.Occupancy, l.Tensor, l.FP32, l.Int, l.DRAM, l.Noise = 0.95, 0.6, 0.1, 0.05, 0.006, 0.05, 0.55, 0.08
 	return l.duty(share)
-}
-
-// prefill is the reading of prompts.
-func prefill(memoryGiB float64) Load {
-	l := trainBF16(memoryGiB)
-	l.Tensor, l.DRAM, l.Read = 0.55, 0.25, 0
-	return l
 }
 
 // spin waits in a kernel that polls flags in the device's memory with blocks of 512 threads, as
@@ -123,15 +109,6 @@ func spinHostFlag(memoryGiB float64) Load {
 	return l
 }
 
-// smallKernels launches one kernel of 1000 elements after another (recorded: small_kernels; each
-// launch crosses PCIe).
-func smallKernels(share float64) Load {
-	l := open(0.65).cpu(1).pcie(245e6, 29e6)
-	l.Busy, l.SM, l.Occupancy, l.FP32, l.Int = 0.315, 0.00059, 0.000036, 4e-6, 0.000086
-	l.Noise = 0.1
-	return l.duty(share)
-}
-
 // mcFP32 is a Monte Carlo in single precision (recorded: mc_fp32).
 func mcFP32() Load {
 	l := open(0.52).cpu(1)
@@ -139,24 +116,10 @@ func mcFP32() Load {
 	return l
 }
 
-// mcFP64 is the same in double precision (recorded: mc_fp64).
-func mcFP64() Load {
-	l := open(0.52).cpu(1)
-	l.Busy, l.SM, l.Occupancy, l.FP64, l.Int, l.Noise = 1, 0.996, 0.62, 0.78, 0.29, 0.01
-	return l
-}
-
 // hash works with integers alone (recorded: int_hash).
 func hash() Load {
 	l := open(0.52).cpu(1)
 	l.Busy, l.SM, l.Occupancy, l.Int, l.Noise = 1, 0.985, 0.67, 1, 0.01
-	return l
-}
-
-// oneBlockFP32 and oneBlockInt use one SM (recorded: one_block_fp32, one_block_int).
-func oneBlockFP32() Load {
-	l := open(0.52).cpu(1)
-	l.Busy, l.SM, l.Occupancy, l.FP32, l.Int = 1, 0.0076, 0.0009, 0.0022, 0.0009
 	return l
 }
 
@@ -170,31 +133,6 @@ func oneBlockInt() Load {
 func chase() Load {
 	l := open(0.53).cpu(1)
 	l.Busy, l.SM, l.Occupancy, l.Int, l.L2 = 1, 1, 0.0625, 0.0128, 1
-	return l
-}
-
-// fft is a transform bound by memory (recorded: fft).
-func fft(memoryGiB float64) Load {
-	l := open(memoryGiB).cpu(1).pcie(29e6, 9.7e6)
-	l.Busy, l.SM, l.Occupancy, l.FP32, l.Int, l.DRAM, l.Noise = 0.994, 0.98, 0.79, 0.212, 0.227, 0.675, 0.02
-	l.Tensor, l.FP64 = 0.0062, 0.0037
-	return l
-}
-
-// sorting sorts integers (recorded: sort).
-func sorting(memoryGiB float64) Load {
-	l := open(memoryGiB).cpu(1).pcie(23e6, 8.5e6)
-	l.Busy, l.SM, l.Occupancy, l.Int, l.DRAM, l.Noise = 0.999, 0.993, 0.39, 0.357, 0.615, 0.02
-	l.Tensor = 0.0006
-	return l
-}
-
-// gemmFP64 multiplies matrices in double precision, which the tensor pipe does (recorded:
-// matmul_fp64).
-func gemmFP64(memoryGiB float64) Load {
-	l := open(memoryGiB).cpu(1)
-	l.Busy, l.SM, l.Occupancy, l.Tensor, l.Int, l.DRAM, l.Noise = 0.992, 0.978, 0.121, 0.964, 0.064, 0.1025, 0.01
-	l.FP64 = 0.00024
 	return l
 }
 

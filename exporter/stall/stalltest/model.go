@@ -63,9 +63,6 @@ func H200() Model {
 // L4 is an NVIDIA L4: without a context 12 W, with one 28 W.
 func L4() Model { return scaled("NVIDIA L4", 58, 23, 12, 28, 72, 2040e6) }
 
-// T4 is an NVIDIA T4.
-func T4() Model { return scaled("Tesla T4", 40, 15, 10, 27, 70, 1590e6) }
-
 // V100 is an NVIDIA V100 SXM: 53 W with a context, 65 to 78 W in a collective that waits
 // (github.com/pytorch/pytorch/issues/22671, github.com/zai-org/GLM-130B/issues/32), so that a spin
 // draws more of its range than on an H100.
@@ -74,9 +71,6 @@ func V100() Model {
 	m.SMWatts = 100
 	return m
 }
-
-// MI300X is an AMD Instinct MI300X. A context changes its idle power little.
-func MI300X() Model { return scaled("AMD Instinct MI300X", 304, 192, 138, 142, 750, 2100e6) }
 
 // R9700 is an AMD Radeon AI PRO R9700.
 func R9700() Model { return scaled("AMD Radeon AI PRO R9700", 64, 32, 17, 44, 300, 2920e6) }
@@ -100,14 +94,7 @@ const (
 	NVMLOnly
 	// AMDSysfs is gpu_busy_percent and mem_busy_percent, power, clock, memory and XGMI.
 	AMDSysfs
-	// UtilizationOnly is utilization and memory, nothing else.
-	UtilizationOnly
 )
-
-// String returns a short name.
-func (t Telemetry) String() string {
-	return [...]string{"full", "dcgm-default", "nvml", "amd", "utilization"}[t]
-}
 
 // Measures reports whether the telemetry has the field. All have those of the host: whether cgroups
 // can be read does not depend on the device.
@@ -124,9 +111,7 @@ func (t Telemetry) Measures(f Field) bool {
 		return t == FullGPM || t == DCGMDefault
 	case Decoder, Encoder, PCIeReceived, PCIeTransmitted:
 		return t <= NVMLOnly
-	case NetworkReceived, NetworkTransmitted: // by the sources of network devices
-		return true
 	default:
-		return t != UtilizationOnly
+		return true
 	}
 }

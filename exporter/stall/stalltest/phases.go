@@ -106,7 +106,3 @@ func rayCluster(members int) Pod {
 		"ray.io/cluster": "rl", "ray.io/node-type": "worker",
 	}}
 }
-
-func podGroup(members int) Pod {
-	return Pod{WorkloadKind: "Pod", Members: members, Labels: map[string]string{"scheduling.x-k8s.io/pod-group": "train"}}
-}

@@ -122,7 +122,6 @@ type run struct {
 }
 
 func start(t *testing.T, api API) *run {
-	t.Helper()
 	r := &run{results: map[Result]int{}}
 	r.Writer = New(Config{
 		API: api, Node: "node-1",
@@ -150,7 +149,6 @@ func start(t *testing.T, api API) *run {
 
 // want compares what was counted.
 func (r *run) want(t *testing.T, want map[Result]int) {
-	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	expect.Equal(t, "results", want, r.results)

@@ -21,6 +21,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
+	testnode "github.com/dra-exporter/dra-exporter/test/node"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
@@ -119,7 +120,9 @@ func newRestarted(t *testing.T) *restarted {
 	server := httptest.NewServer(m)
 	t.Cleanup(server.Close)
 	config := filepath.Join(root, "scrape.yaml")
-	must.Do(t, os.WriteFile(config, fmt.Appendf(nil, metersConfig, server.URL, simnode.GPUDriver), 0o600))
+	endpoint := "endpoints:\n" + testnode.Endpoint("meters", server.URL, simnode.GPUDriver, "name: energy, quantity: energy",
+		"name: power, quantity: power", "name: utilization, quantity: utilization")
+	must.Do(t, os.WriteFile(config, []byte(endpoint), 0o600))
 	return &restarted{node, m, append(node.Args(),
 		"--web.listen-address=127.0.0.1:0", "--web.last-scrape-timeout=0s", "--source.scrape.config="+config,
 		"--state.dir="+filepath.Join(root, "state"), "--retention="+receiptsAfter.String(),
@@ -172,19 +175,6 @@ type meters struct {
 	first, last *reading
 	frozen      time.Time // when the readings stopped to change; zero: they change
 }
-
-const metersConfig = `endpoints:
-- name: meters
-  url: %s
-  interval: 1s
-  refresh: 0s
-  driver: %s
-  match: {label: uuid, hardware: uuid}
-  metrics:
-  - {name: energy, quantity: energy}
-  - {name: power, quantity: power}
-  - {name: utilization, quantity: utilization}
-`
 
 // reading has the served counters, and the energy that each pod had used until then.
 type reading struct {

@@ -2,7 +2,6 @@ package attack
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"maps"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
@@ -24,7 +22,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
-	"github.com/dra-exporter/dra-exporter/test/node"
 )
 
 var scale = flag.Float64("scale", 0.001, "size of the soak; 1 is the whole one")
@@ -118,7 +115,7 @@ func due(i, often int) bool {
 
 // startSoak starts the program with an API server that has the node's slice.
 func startSoak(t *testing.T) *soak {
-	server, kubeconfig := withSlice(t)
+	server, kubeconfig := largenode.StartAPI(t)
 	large := largenode.Start(t)
 	s := &soak{t: t, server: server, target: launch(t, large, map[string]string{
 		"kube": "auto", "kubeconfig": kubeconfig, "inventory.file": "",
@@ -126,14 +123,6 @@ func startSoak(t *testing.T) *soak {
 	}, "--web.pprof")}
 	s.await("aware of the node", s.complete)
 	return s
-}
-
-// withSlice starts an API server with the slice of the large node.
-func withSlice(t testing.TB) (server *kubetest.Server, kubeconfig string) {
-	server, kubeconfig = kubetest.New(t)
-	slice := must.Get(yaml.YAMLToJSON([]byte(node.GPUs(largenode.Name, largenode.Driver, largenode.Devices))))(t)
-	server.Put(kubetest.Slices, slice)
-	return server, kubeconfig
 }
 
 // scrapeAll scrapes n times, with several clients. Most answers are not decompressed, since that
@@ -220,23 +209,7 @@ const soakNamespace = "soak"
 // kubelet lists it.
 func (s *soak) start(name string, device int) *v1.PodResources {
 	gpu := fmt.Sprintf("gpu-%d", device)
-	object := func(kind, version, more string) []byte {
-		return fmt.Appendf(nil,
-			`{"kind": %q, "apiVersion": %q, "metadata": {"namespace": %q, "name": %q, "uid": "uid-%s-%s"}, %s}`,
-			kind, version, soakNamespace, name, strings.ToLower(kind), name, more)
-	}
-	pod := object("Pod", "v1", fmt.Sprintf(`"spec": {"nodeName": %q, "containers": [{"name": "main"}],
-		"resourceClaims": [{"name": "gpu", "resourceClaimName": %q}]}, "status": {"phase": "Running"}`, largenode.Name, name))
-	claim := object("ResourceClaim", "resource.k8s.io/v1", fmt.Sprintf(`"spec": {}, "status": {
-		"allocation": {"devices": {"results": [
-			{"request": "gpu", "driver": %q, "pool": %q, "device": %q, "shareID": "share-of-%s"}]}},
-		"reservedFor": [{"resource": "pods", "name": %q, "uid": "uid-pod-%s"}]}`,
-		largenode.Driver, largenode.Name, gpu, name, name, name))
-	for _, raw := range [][]byte{pod, claim} {
-		must.That(s.t, json.Valid(raw), "not valid: %s", raw)
-	}
-	s.server.Put(kubetest.Claims, claim)
-	s.server.Put(kubetest.Pods, pod)
+	largenode.Put(s.server, soakNamespace, name, name, gpu, "share-of-"+name)
 	share := podresourcestest.Share(largenode.Driver, largenode.Name, gpu, "share-of-"+name)
 	return podresourcestest.Pod(soakNamespace, name,
 		podresourcestest.Container("main", podresourcestest.Claim(soakNamespace, name, share)))

@@ -210,15 +210,15 @@ func (c *Cluster) nodeCommand(ctx context.Context, programs node.Config, persist
 func (c *Cluster) Stop() error {
 	var unasked error
 	if c.process != nil && c.process.Process != nil {
-		unasked = c.EndedUnasked()
+		unasked = c.endedUnasked()
 		c.end()
 		_ = c.process.Wait() // The error only says that the process was stopped.
 	}
 	return errors.Join(unasked, c.dir.remove())
 }
 
-// EndedUnasked returns the reason if the cluster has ended without Stop, and nil if it is running.
-func (c *Cluster) EndedUnasked() error {
+// endedUnasked returns the reason if the cluster has ended without Stop, and nil if it is running.
+func (c *Cluster) endedUnasked() error {
 	said, err := os.ReadFile(c.path("start.log"))
 	if err != nil {
 		return fmt.Errorf("read what the cluster said: %w", err)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -21,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -28,6 +30,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/image"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
@@ -270,4 +273,99 @@ func testPodResources(t *testing.T, c *cluster.Cluster) {
 	a, b := got["default/part-a"], got["default/part-b"]
 	expect.That(t, len(a) == 1 && len(b) == 1 && a[0].Share != "" && a[0].Share != b[0].Share,
 		"consumable capacity: shares are %v and %v, want one each with its own ID", a, b)
+}
+
+// testContainers checks what only real containers have: exit codes, environment variables from CDI,
+// images and the pod network.
+func testContainers(t *testing.T, c *cluster.Cluster) {
+	tar := filepath.Join(t.TempDir(), "other.tar")
+	must.Do(t, image.Write(tar, image.Config{Name: "docker.io/library/other:1", Program: filepath.Join(c.Dir(), "ctr")}))
+	must.Do(t, c.ImportImage(t.Context(), tar))
+	kubectl(t, c, "apply", "-f", "testdata/containers.yaml")
+	for pod, want := range map[string]struct {
+		phase corev1.PodPhase
+		logs  string
+	}{
+		"succeeds":      {corev1.PodSucceeded, ""},
+		"fails":         {corev1.PodFailed, ""},
+		"other-program": {corev1.PodSucceeded, "containerd CLI"},
+		"environment":   {corev1.PodRunning, "GPU_DEVICE_0=gpu-"},
+		"server":        {corev1.PodRunning, "sent 10"},
+	} {
+		awaitPod(t, c, pod, want.phase, want.logs)
+	}
+	kubectl(t, c, "exec", "environment", "--", "/bin/sleep", "1ms")
+	kubectl(t, c, "delete", "-f", "testdata/containers.yaml", "--wait=false")
+}
+
+// awaitPod waits until a pod is in a phase and its log contains a text.
+func awaitPod(t *testing.T, c *cluster.Cluster, name string, phase corev1.PodPhase, logs string) {
+	for deadline := time.Now().Add(waitLimit); ; time.Sleep(200 * time.Millisecond) {
+		err := podIs(t, c, name, phase, logs)
+		if err == nil {
+			return
+		}
+		must.That(t, !time.Now().After(deadline), "%v", err)
+	}
+}
+
+func podIs(t *testing.T, c *cluster.Cluster, name string, phase corev1.PodPhase, logs string) error {
+	var pod corev1.Pod
+	if err := json.Unmarshal([]byte(kubectl(t, c, "get", "pod", name, "-o", "json")), &pod); err != nil {
+		return err
+	}
+	if pod.Status.Phase != phase {
+		return fmt.Errorf("pod %s is %s, want %s: %+v", name, pod.Status.Phase, phase, pod.Status.ContainerStatuses)
+	}
+	if said := kubectl(t, c, "logs", name); !strings.Contains(said, logs) {
+		return fmt.Errorf("pod %s says %q, want %q", name, said, logs)
+	}
+	return nil
+}
+
+// nobody is the ID of a user without any privileges.
+const nobody = 65534
+
+// startUnprivileged starts a cluster without containers as user nobody.
+func startUnprivileged(t *testing.T) *holder {
+	programs := must.Get(cluster.BuildPrograms(t.Context(), cluster.Options{Log: os.Stderr}))(t)
+	programs.Program = lend(t, programs.Program)
+	programs.Kubelet, programs.Self = programs.Program, lend(t, programs.Self)
+	encoded := must.Get(json.Marshal(programs))(t)
+	cmd := exec.Command(lend(t, os.Args[0]))
+	cmd.Dir = os.TempDir()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	return startHolder(t, cmd, string(encoded))
+}
+
+// lend copies a program to a folder where every user can run it.
+func lend(t *testing.T, program string) string {
+	dir, err := os.MkdirTemp("", "lent") //nolint:usetesting // Other users can't enter the folder above t.TempDir.
+	must.Do(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	must.Do(t, os.Chmod(dir, 0o755))
+	lent := filepath.Join(dir, filepath.Base(program))
+	if os.Link(program, lent) == nil {
+		return lent
+	}
+	from, err := os.Open(program) // The program may be on another file system, so it is copied.
+	must.Do(t, err)
+	defer from.Close()
+	to := must.Get(os.OpenFile(lent, os.O_CREATE|os.O_WRONLY, 0o755))(t)
+	must.Get(io.Copy(to, from))(t)
+	must.Do(t, to.Close())
+	return lent
+}
+
+// testUnprivileged checks that pods get their devices in the cluster of an unprivileged user, and
+// that nothing of the cluster remains after Ctrl-C.
+func testUnprivileged(t *testing.T, h *holder) {
+	h.await(t, "ready")
+	info := must.Get(os.Stat(h.dir))(t)
+	expect.Is(t, info.Sys().(*syscall.Stat_t).Uid, nobody, "the cluster is of user")
+	c := must.Get(cluster.Attach(h.dir))(t)
+	kubectl(t, c, "apply", "-f", "testdata/workloads.yaml")
+	awaitPods(t, c)
+	testPodResources(t, c)
+	h.end(t, syscall.SIGINT)
 }

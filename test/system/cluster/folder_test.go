@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
 // A new cluster removes the folders of killed clusters and keeps those of running clusters.
@@ -53,4 +55,13 @@ func TestFolderIsTaken(t *testing.T) {
 	second, err := newFolder(path)
 	must.That(t, err == nil, "the folder is not free again: %v", err)
 	expect.OK(t, second.remove())
+}
+
+// BuildPrograms and StartPrograms are the two halves of Start. Tests call them separately when one
+// user has the caches and another user runs the cluster.
+func BuildPrograms(ctx context.Context, o Options) (node.Config, error) { return o.build(ctx) }
+
+// StartPrograms starts a cluster with programs that are already built.
+func StartPrograms(ctx context.Context, o Options, programs node.Config) (*Cluster, error) {
+	return o.start(ctx, programs)
 }

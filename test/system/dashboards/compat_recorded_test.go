@@ -21,6 +21,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -43,7 +44,6 @@ type node struct {
 // newNode returns a node with these devices. Each with a pod is
 // held by two containers of it.
 func newNode(t *testing.T, name, driverName string, devices map[string]driver.Hardware, pods map[string][]string) node {
-	t.Helper()
 	n := node{exportertest.NewHistory(t), name}
 	n.In.Inventory, n.In.Sources = driver.Inventory{}, []join.SourceSamples{{Name: "nvml"}}
 	for device, h := range devices {
@@ -63,7 +63,6 @@ func newNode(t *testing.T, name, driverName string, devices map[string]driver.Ha
 
 // page returns the exposition of the last tick, with the source's metric of itself, as at a time.
 func (n *node) page(t *testing.T, at time.Time) page {
-	t.Helper()
 	text := exportertest.Text(t, n.Last) + "dra_exporter_source_up{source=\"nvml\"} 1\n"
 	return page{n.name, at, families(t, text)}
 }
@@ -71,7 +70,6 @@ func (n *node) page(t *testing.T, at time.Time) page {
 // recordedH100 returns the pages of a node whose GPU shows what an H100 did while it computed: the
 // last is of the given time.
 func recordedH100(t *testing.T, until time.Time) []page {
-	t.Helper()
 	n, seconds := h100(t)
 	var out []page
 	for i, second := range seconds {
@@ -190,9 +188,8 @@ func TestCompatH100(t *testing.T) {
 			t.Errorf("%s: %v, %v", m.expr, vector, err)
 			continue
 		}
-		if got := vector[0].F; math.Abs(got-m.want) > m.near+1e-9*math.Abs(m.want) {
-			t.Errorf("%s is %v, want %v", m.expr, got, m.want)
-		}
+		got := vector[0].F
+		expect.That(t, math.Abs(got-m.want) <= m.near+1e-9*math.Abs(m.want), "%s is %v, want %v", m.expr, got, m.want)
 	}
 }
 
@@ -206,9 +203,7 @@ func samplesOf(t *testing.T, text, preset string) []driver.Sample {
 	t.Cleanup(server.Close)
 	config, err := scrape.ParseConfig(
 		fmt.Appendf(nil, "endpoints: [{name: recorded, url: %q, preset: %s}]", server.URL, preset), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	source := must.Get(scrape.New(config.Endpoints[0], ""))(t)
 	samples := must.Get(source.Sample(t.Context()))(t)
 	return samples
@@ -272,15 +267,12 @@ func TestCompatPage(t *testing.T) {
 			e := recordPages(t, pages, replacement(t, "dcgm-exporter", nil))
 			compared, names := comparePage(t, e, families(t, string(text)), pages[1].at)
 			t.Logf("%s: %d series of %d names are the same to the unit", file, compared, names)
-			if compared < 9 {
-				t.Error("nothing is shown")
-			}
+			expect.That(t, compared >= 9, "nothing is shown")
 			if file == "dcgm-l40s" {
 				const energy = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 				vector, err := e.query(energy+" - "+energy+" offset 30s", pages[1].at)
-				if err != nil || len(vector) != 1 || math.Abs(vector[0].F-later) > 1 {
-					t.Errorf("the energy increased by %v mJ, want %d: %v", vector, later, err)
-				}
+				expect.That(t, err == nil && len(vector) == 1 && math.Abs(vector[0].F-later) <= 1,
+					"the energy increased by %v mJ, want %d: %v", vector, later, err)
 			}
 		})
 	}
@@ -386,9 +378,8 @@ func TestCompatAMD(t *testing.T) {
 				vbios_version="022.042.000.002.000001", driver_version="6.12.12", job="device-metrics-exporter"}`: 1,
 		} {
 			vector, err := e.query(prefix+expr, now)
-			if err != nil || len(vector) != 1 || math.Abs(vector[0].F-want) > 1e-6 {
-				t.Errorf("%s%s is %v, want one of %v: %v", prefix, expr, vector, want, err)
-			}
+			expect.That(t, err == nil && len(vector) == 1 && math.Abs(vector[0].F-want) <= 1e-6,
+				"%s%s is %v, want one of %v: %v", prefix, expr, vector, want, err)
 		}
 	}
 }

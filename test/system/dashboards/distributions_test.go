@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -63,9 +64,7 @@ func TestDistributions(t *testing.T) {
 						want[of.String()] = quantiles[i%len(quantiles)]
 					}
 				}
-				if difference := want.differ(got); difference != "" {
-					t.Errorf("%s: %s: %s: %s", name, panel.Title, target.Expr, difference)
-				}
+				expect.Is(t, want.differ(got), "", "%s: %s: %s", name, panel.Title, target.Expr)
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/dra-exporter/dra-exporter/test/docs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -26,9 +27,8 @@ func TestDocuments(t *testing.T) {
 	// TestLive evaluates those of the runbook, which need the rules.
 	queries := slices.DeleteFunc(docs.Blocks(all, docs.PromQL),
 		func(b docs.Block) bool { return b.Document == "dashboards/RUNBOOK.md" })
-	if len(queries) < 3 || len(sampleQueries(all)) < 5 {
-		t.Errorf("the documents have only %d queries and %d samples", len(queries), len(sampleQueries(all)))
-	}
+	expect.That(t, len(queries) >= 3 && len(sampleQueries(all)) >= 5,
+		"the documents have only %d queries and %d samples", len(queries), len(sampleQueries(all)))
 	queries = append(queries, sampleQueries(all)...)
 	for _, q := range queries {
 		if _, err := parser.NewParser(parser.Options{}).ParseExpr(q.Text); err != nil {
@@ -70,9 +70,8 @@ func documentedScrape(t *testing.T, all []docs.Document, exporter string) string
 		}
 		often := strings.NewReplacer("node1:10985", exporter, "scrape_interval: 15s", "scrape_interval: 2s")
 		config := often.Replace(b.Text)
-		if !strings.Contains(config, exporter) || !strings.Contains(config, "interval: 2s") {
-			t.Fatalf("%s:%d has another target or interval than the test knows:\n%s", b.Document, b.Line, b.Text)
-		}
+		must.That(t, strings.Contains(config, exporter) && strings.Contains(config, "interval: 2s"),
+			"%s:%d has another target or interval than the test knows:\n%s", b.Document, b.Line, b.Text)
 		return config
 	}
 	t.Fatal("no document has a scrape configuration")

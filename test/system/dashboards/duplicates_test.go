@@ -42,7 +42,7 @@ func fill(t testing.TB, e *engine, world map[string]string, change func(*labels.
 		t.Fatal(err)
 	}
 	for series, course := range world {
-		all := []labels.Labels{parsed(t, series)}
+		all := []labels.Labels{parsed(series)}
 		if strings.Contains(series, `node="n1"`) && change != nil {
 			b := labels.NewBuilder(all[0])
 			if all[0].Get("prometheus_replica") == "" {

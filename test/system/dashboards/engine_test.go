@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -34,12 +35,8 @@ func newEngine(t testing.TB) *engine {
 		MaxSamples: 50e6, Timeout: time.Minute, EnableAtModifier: true,
 	})}
 	t.Cleanup(func() {
-		if err := e.ask.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, e.ask.Close())
+		expect.OK(t, db.Close())
 	})
 	return e
 }
@@ -63,9 +60,7 @@ func (e *engine) add(t testing.TB, points ...point) {
 		} else {
 			_, err = appender.Append(0, p.labels, p.at.UnixMilli(), p.value)
 		}
-		if err != nil {
-			t.Fatalf("append %v: %v", p.labels, err)
-		}
+		must.That(t, err == nil, "append %v: %v", p.labels, err)
 	}
 	must.Do(t, appender.Commit())
 }
@@ -171,8 +166,7 @@ func (e *engine) evaluate(t testing.TB, groups []rules.Group, at time.Time) map[
 }
 
 // parsed returns the labels of a series, given as in the exposition.
-func parsed(t testing.TB, series string) labels.Labels {
-	t.Helper()
+func parsed(series string) labels.Labels {
 	name, rest, _ := strings.Cut(strings.TrimSuffix(series, "}"), "{")
 	builder := labels.NewScratchBuilder(8)
 	builder.Add(model.MetricNameLabel, name)

@@ -67,7 +67,6 @@ func TestHolders(t *testing.T) {
 
 // panelQuery returns a query of a panel, with all values of the variables.
 func panelQuery(t *testing.T, board, title string, target int) string {
-	t.Helper()
 	return queryOf(t, board, title, func(i int, _ grafana.Target) bool { return i == target })
 }
 

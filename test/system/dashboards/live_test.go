@@ -65,7 +65,6 @@ func shortOptions() rules.Options {
 
 // startLive starts the demo and a Prometheus that scrapes it.
 func startLive(t *testing.T) server {
-	t.Helper()
 	exporter := live.FreeAddress(t)
 	live.StartDemo(t, filepath.Join("..", "..", ".."), exporter)
 

@@ -71,7 +71,6 @@ func TestLostHours(t *testing.T) {
 
 // lostRules are the records by workload and those of lost hours.
 func lostRules(t *testing.T) []rules.Group {
-	t.Helper()
 	out := workloadRules(t, idleEvery)
 	o := rules.Defaults()
 	o.Idle.Interval = idleEvery

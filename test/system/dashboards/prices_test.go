@@ -81,7 +81,6 @@ type showback struct {
 }
 
 func checkShowback(t *testing.T, o rules.Options, stories ...showback) {
-	t.Helper()
 	o.Idle.Interval = idleEvery
 	needed := groups(t, o) // the recordings, without those of other things
 	for i := range needed {

@@ -26,7 +26,6 @@ func (s server) query(expr string, span time.Duration) ([]live.Series, error) {
 
 // firing returns the firing alerts of one cluster, as NAME NAMESPACE/CLAIM, with their annotations.
 func (s server) firing(t *testing.T, cluster string) map[string]map[string]string {
-	t.Helper()
 	var data struct {
 		Alerts []struct {
 			State               string

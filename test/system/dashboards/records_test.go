@@ -70,7 +70,6 @@ func TestRecords(t *testing.T) {
 
 // sickKind returns the query of the Fleet dashboard for the kind of a sick device's last error.
 func sickKind(t *testing.T) string {
-	t.Helper()
 	return queryOf(t, "dra-fleet", "Devices with problems", func(_ int, of grafana.Target) bool {
 		return strings.Contains(of.Expr, "kind")
 	})

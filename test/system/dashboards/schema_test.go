@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -18,9 +19,7 @@ func TestSchema(t *testing.T) {
 	t.Parallel()
 	tools := program(t, "SCHEMA")
 	boards, err := filepath.Glob(filepath.Join("..", "..", "..", "dashboards", "out", "grafana", "*.json"))
-	if err != nil || len(boards) != 7 {
-		t.Fatalf("%d dashboards, %v", len(boards), err)
-	}
+	must.That(t, err == nil && len(boards) == 7, "%d dashboards, %v", len(boards), err)
 	dir := t.TempDir()
 	must.Do(t, os.Symlink(filepath.Join(tools, "node_modules"), filepath.Join(dir, "node_modules")))
 	args := []string{
@@ -51,9 +50,8 @@ func typescript(t *testing.T, content []byte) []byte {
 	for _, a := range annotations {
 		annotation := a.(map[string]any)
 		for _, key := range []string{"textFormat", "titleFormat", "tagKeys", "step", "useValueForTime"} {
-			if _, ok := annotation[key]; !ok {
-				t.Errorf("annotation %v has no %s", annotation["name"], key)
-			}
+			_, ok := annotation[key]
+			expect.That(t, ok, "annotation %v has no %s", annotation["name"], key)
 			delete(annotation, key)
 		}
 		delete(annotation["target"].(map[string]any), "expr")

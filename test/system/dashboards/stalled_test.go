@@ -23,8 +23,8 @@ func TestStalledGroups(t *testing.T) {
 	t.Parallel()
 	// The minute in which it fires first. They hang after an hour and a minute, but for -at-end.
 	found := map[string]int{
-		"group-hang-all-spin": 106, "group-hang-lock": 106, "group-hang-dead-process": 106, "group-hang-stopped": 106,
-		"group-hang-storage": 106, "group-hang-observers": 106, "group-hang-at-end": 346,
+		"group-hang-all-spin": 106, "group-hang-lock": 106, "group-hang-stopped": 106, "group-hang-observers": 106,
+		"group-hang-at-end": 346,
 	}
 	// What is unknown of a member instead.
 	unknown := map[string]stall.Reason{
@@ -60,7 +60,6 @@ func TestStalledGroups(t *testing.T) {
 // stalledGroups are the alert, others by name, and the records that it reads: promtool evaluates a
 // day of all others in many minutes.
 func stalledGroups(t *testing.T, alerts ...string) []rules.Group {
-	t.Helper()
 	alerts = append(alerts, "DRAWorkloadStalled")
 	read := []string{
 		"pod:dra_workload:info", "workload_device:dra_member:info", "workload_device:dra_quiet:seconds",
@@ -81,7 +80,6 @@ func stalledGroups(t *testing.T, alerts ...string) []rules.Group {
 // groupStory has what the exporters of a job's nodes serve of its members, and why the last verdict
 // on each is unknown.
 func groupStory(t *testing.T, g *stalltest.Group) (s story, last []stall.Reason) {
-	t.Helper()
 	s = story{name: g.Name, checks: []check{{minute: dayMinutes - 1}}}
 	for i, kind := range g.Members {
 		node, device := fmt.Sprintf("n%d", i), fmt.Sprintf("gpu-%d", i)
@@ -98,7 +96,6 @@ func groupStory(t *testing.T, g *stalltest.Group) (s story, last []stall.Reason)
 
 // minutely returns the verdict at the end of each minute of a day.
 func minutely(t *testing.T, kind *stalltest.Kind, seed uint64) []stall.Verdict {
-	t.Helper()
 	trace := kind.Trace(seed, dayMinutes*time.Minute)
 	p := must.Get(judgetest.New(trace))(t)
 	out := make([]stall.Verdict, 0, dayMinutes)

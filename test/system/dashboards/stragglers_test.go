@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestStragglers compares the stragglers of the rules with the truth of generated workloads, each
@@ -54,9 +55,7 @@ func stragglerGroups(t *testing.T) []rules.Group {
 			out = append(out, g)
 		}
 	}
-	if len(out) < 3 {
-		t.Fatalf("only %d groups compare members", len(out))
-	}
+	must.That(t, len(out) >= 3, "only %d groups compare members", len(out))
 	return out
 }
 

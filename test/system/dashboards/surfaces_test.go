@@ -56,7 +56,6 @@ func TestOneIdle(t *testing.T) {
 // evenlyUsed returns the samples of 40 minutes of a node. Each device has its own claim and is used
 // evenly. The use is in the name of the device, as utilization or in bytes a second.
 func evenlyUsed(t *testing.T, utilization, network float64) (*engine, time.Time, *exposition.Snapshot) {
-	t.Helper()
 	const (
 		span   = 40 * time.Minute
 		tick   = 10 * time.Second
@@ -130,7 +129,6 @@ func listedQuiet(s *exposition.Snapshot) []string {
 
 // fleetIdle returns the devices that the Fleet dashboard counts as idle.
 func fleetIdle(t *testing.T, e *engine, at time.Time) []string {
-	t.Helper()
 	vector := must.Get(e.query(`device:dra_state:info{state="idle"}`, at))(t)
 	var out []string
 	for _, s := range vector {
@@ -141,7 +139,6 @@ func fleetIdle(t *testing.T, e *engine, at time.Time) []string {
 
 // idleAlerts returns the devices for whose claims an alert would fire.
 func idleAlerts(t *testing.T, e *engine, at time.Time) []string {
-	t.Helper()
 	var out []string
 	for _, g := range allGroups(t) {
 		for i := range g.Rules {

@@ -103,14 +103,12 @@ func TestWork(t *testing.T) {
 
 // workColumn is the query of a column of the panel.
 func workColumn(t *testing.T, column string) string {
-	t.Helper()
 	return queryOf(t, "dra-workloads", "Energy and device-time for each unit of work",
 		func(_ int, of grafana.Target) bool { return of.Column == column })
 }
 
 // workRules are the records by workload and those of work.
 func workRules(t *testing.T) []rules.Group {
-	t.Helper()
 	needed := workloadRules(t, idleEvery)
 	o := rules.Defaults()
 	o.Idle.Interval = idleEvery

@@ -44,7 +44,6 @@ func TestWorkloads(t *testing.T) {
 
 // workloadRules are the records by workload, and those that they use but for the devices' states.
 func workloadRules(t *testing.T, idle time.Duration) []rules.Group {
-	t.Helper()
 	o := rules.Defaults()
 	o.Idle.Interval = idle
 	var out []rules.Group

@@ -6,16 +6,24 @@
 package deploy
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -23,10 +31,13 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/deployments/chart"
 	"github.com/dra-exporter/dra-exporter/deployments/image"
+	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -154,4 +165,121 @@ func (w *world) startPrometheus(address string) live.Prometheus {
 	return live.StartPrometheus(w, live.PrometheusOptions{
 		Config: config, Command: w.cluster.Command, Client: w.network.client(), Address: address,
 	})
+}
+
+// network is a network namespace other than the test's, by its path. A socket belongs to the
+// namespace in which it was created.
+type network string
+
+// within calls do within the network namespace.
+func (n network) within(do func() error) error {
+	runtime.LockOSThread() // stays locked if the thread cannot return: it ends with its goroutine
+	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open network namespace: %w", err)
+	}
+	defer unix.Close(home)
+	there, err := unix.Open(string(n), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open network namespace: %w", err)
+	}
+	defer unix.Close(there)
+	if err := unix.Setns(there, unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter network namespace: %w", err)
+	}
+	err = do()
+	back := unix.Setns(home, unix.CLONE_NEWNET)
+	if back == nil {
+		runtime.UnlockOSThread()
+	}
+	return errors.Join(err, back)
+}
+
+func (n network) dial(ctx context.Context, kind, address string) (conn net.Conn, err error) {
+	err = n.within(func() (err error) {
+		conn, err = new(net.Dialer).DialContext(ctx, kind, address)
+		return err
+	})
+	return conn, err
+}
+
+func (n network) listen(ctx context.Context, address string) (listener net.Listener, err error) {
+	err = n.within(func() (err error) {
+		listener, err = new(net.ListenConfig).Listen(ctx, "tcp", address)
+		return err
+	})
+	return listener, err
+}
+
+// client returns a client for servers in the network namespace.
+func (n network) client() *http.Client {
+	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: n.dial, DisableKeepAlives: true}}
+}
+
+// watts is the constant power of every device.
+const watts = 100.0
+
+// vendor is a fake vendor's exporter.
+type vendor struct {
+	percent atomic.Int64 // the use of every device
+}
+
+// start starts it on the node for the devices in the slices. It returns the scrape configuration
+// for it.
+func (v *vendor) start(t *testing.T, client kubernetes.Interface, on network) map[string]any {
+	slices := must.Get(client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{}))(t)
+	var uuids []string
+	for i := range slices.Items {
+		for _, d := range slices.Items[i].Spec.Devices {
+			if uuid := d.Attributes["uuid"].StringValue; uuid != nil {
+				uuids = append(uuids, *uuid)
+			}
+		}
+	}
+	listener := must.Get(on.listen(t.Context(), node.Address+":0"))(t)
+	begun := time.Now()
+	server := &http.Server{
+		ReadHeaderTimeout: time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			var b strings.Builder
+			for _, uuid := range uuids {
+				fmt.Fprintf(&b, "energy_joules_total{uuid=%q} %v\n", uuid, watts*time.Since(begun).Seconds())
+				fmt.Fprintf(&b, "power_watts{uuid=%q} %v\n", uuid, watts)
+				fmt.Fprintf(&b, "utilization_percent{uuid=%q} %d\n", uuid, v.percent.Load())
+			}
+			w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+			_, _ = fmt.Fprint(w, &b)
+		}),
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-ended
+	})
+	return map[string]any{"endpoints": []any{map[string]any{
+		"name": "vendor", "url": "http://" + listener.Addr().String() + "/metrics", "interval": "1s", "refresh": "0s",
+		"driver": gpudriver.Name,
+		"match":  map[string]any{"label": "uuid", "hardware": "uuid"},
+		"metrics": []any{
+			map[string]any{"name": "energy_joules_total", "quantity": "energy"},
+			map[string]any{"name": "power_watts", "quantity": "power"},
+			map[string]any{"name": "utilization_percent", "quantity": "utilization", "scale": 0.01},
+		},
+	}}}
+}
+
+// nvidia installs a fake of NVIDIA's library on the node. It returns the values that mount it into
+// the container by its path, and the folder of the files that it opens, as the library opens
+// /dev/nvidia*.
+func nvidia(t *testing.T) object {
+	dir := t.TempDir()
+	machine := must.Get(nvmltest.New(t.Context(), dir))(t)
+	machine.Reset(2)
+	must.Do(t, machine.Live())
+	return object{
+		"nvidia":            object{"library": machine.Library},
+		"extraVolumes":      []any{object{"name": "nvidia-files", "hostPath": object{"path": dir}}},
+		"extraVolumeMounts": []any{object{"name": "nvidia-files", "mountPath": dir}},
+	}
 }

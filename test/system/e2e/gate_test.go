@@ -7,6 +7,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/node"
 )
 
 // answering is an endpoint whose page a test changes. Each response is a step, for which a test can
@@ -25,32 +28,24 @@ func (s *answering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // gateEndpoint is an endpoint with the metrics of these tests.
 func gateEndpoint(url string) string {
-	return fmt.Sprintf(`- name: vendor
-  url: %s
-  interval: 1s
-  refresh: 0s
-  driver: %s
-  match: {label: uuid, hardware: uuid}
-  metrics:
-  - {name: power, quantity: power}
-  - {name: energy_joules, quantity: energy}
-  - {name: energy_millijoules, quantity: energy, scale: 0.001}
-  - {name: temperature, quantity: temperature, labels: {sensor: gpu}}
-  - {name: clock, quantity: clock, scale: 1e6, labels: {domain: sm}}
-  - {name: used, quantity: memory_used, scale: 1048576}
-  - {name: replays, quantity: errors, labels: {kind: pcie_replay}}
-  - {name: corrected, quantity: errors, labels: {kind: ecc_corrected}}
-  - {name: uncorrected, quantity: errors, labels: {kind: ecc_uncorrected}}
-  - {name: remapped, quantity: errors, labels: {kind: row_remap}}
-  - {name: xids, quantity: errors, labels: {kind: xid}}
-  - {name: lifetime, quantity: lifetime_errors, labels: {kind: ecc_corrected}}
-  - {name: violation, quantity: throttled_seconds, scale: 1e-9, labels: {reason: power}}
-  - {name: limit, quantity: power_limit, labels: {limit: max}}
-  - {name: lanes, quantity: link_width_max, labels: {link: pcie}}
-  - {name: generation, quantity: link_generation_max, labels: {link: pcie}}
-  - {name: traffic, quantity: io_bytes, labels: {link: pcie, direction: receive}}
-  - {name: active, quantity: active_seconds}
-`, url, gpuDriver)
+	return node.Endpoint("vendor", url, gpuDriver, strings.Split(`name: power, quantity: power
+name: energy_joules, quantity: energy
+name: energy_millijoules, quantity: energy, scale: 0.001
+name: temperature, quantity: temperature, labels: {sensor: gpu}
+name: clock, quantity: clock, scale: 1e6, labels: {domain: sm}
+name: used, quantity: memory_used, scale: 1048576
+name: replays, quantity: errors, labels: {kind: pcie_replay}
+name: corrected, quantity: errors, labels: {kind: ecc_corrected}
+name: uncorrected, quantity: errors, labels: {kind: ecc_uncorrected}
+name: remapped, quantity: errors, labels: {kind: row_remap}
+name: xids, quantity: errors, labels: {kind: xid}
+name: lifetime, quantity: lifetime_errors, labels: {kind: ecc_corrected}
+name: violation, quantity: throttled_seconds, scale: 1e-9, labels: {reason: power}
+name: limit, quantity: power_limit, labels: {limit: max}
+name: lanes, quantity: link_width_max, labels: {link: pcie}
+name: generation, quantity: link_generation_max, labels: {link: pcie}
+name: traffic, quantity: io_bytes, labels: {link: pcie, direction: receive}
+name: active, quantity: active_seconds`, "\n")...)
 }
 
 // gated starts the program with one held GPU, whose readings an endpoint serves.
@@ -70,6 +65,17 @@ func gated(t *testing.T, page func(step int) string) (*program, *answering) {
 func (s *answering) after(p *program, n int64) {
 	want := s.steps.Load() + n + 1
 	p.eventually("more responses", func() bool { return s.steps.Load() >= want })
+}
+
+// joules returns the energy that the claim is charged.
+func (p *program) joules() float64 {
+	v, _ := p.scrape().value("dra_claim_energy_joules_total", "resourceclaim_name", "claim-a")
+	return v
+}
+
+func (p *program) noIncidents() {
+	incidents := p.incidents()
+	expect.That(p.t, len(incidents) == 0, "incidents: %+v", incidents)
 }
 
 func (m metrics) rejected(quantity, reason string) bool {
@@ -92,19 +98,13 @@ func TestGateDropout(t *testing.T) {
 		return fmt.Sprintf("energy_joules{uuid=%q} %v\n", uuid(0), first+joules)
 	}
 	p, s := gated(t, page)
-	charged := func() float64 {
-		v, _ := p.scrape().value("dra_claim_energy_joules_total", "resourceclaim_name", "claim-a")
-		return v
-	}
-	p.eventually("charged", func() bool { return charged() >= 2*watts })
+	p.eventually("charged", func() bool { return p.joules() >= 2*watts })
 	low.Store(2)
 	s.after(p, 8)
-	if got, most := charged(), float64(truth.Load()); got > most || got < 4*watts {
+	if got, most := p.joules(), float64(truth.Load()); got > most || got < 4*watts {
 		t.Errorf("the claim is charged %v J, and the card has used %v J", got, most)
 	}
-	if incidents := p.incidents(); len(incidents) > 0 {
-		t.Errorf("incidents: %+v", incidents)
-	}
+	p.noIncidents()
 }
 
 // A counter that really restarts is charged from zero, and goes on.
@@ -118,15 +118,11 @@ func TestGateRestart(t *testing.T) {
 		return fmt.Sprintf("energy_joules{uuid=%q} %v\n", uuid(0), 1e6+52*float64(step))
 	}
 	p, s := gated(t, page)
-	charged := func() float64 {
-		v, _ := p.scrape().value("dra_claim_energy_joules_total", "resourceclaim_name", "claim-a")
-		return v
-	}
-	p.eventually("charged", func() bool { return charged() >= 2*52 })
+	p.eventually("charged", func() bool { return p.joules() >= 2*52 })
 	before := s.steps.Load()
 	restarted.Store(before)
 	s.after(p, 6)
-	if got, least, most := charged(), 52*float64(before), 52*float64(s.steps.Load()); got < least || got > most {
+	if got, least, most := p.joules(), 52*float64(before), 52*float64(s.steps.Load()); got < least || got > most {
 		t.Errorf("the claim is charged %v J, want %v to %v", got, least, most)
 	}
 }
@@ -185,9 +181,7 @@ func TestGateCodes(t *testing.T) {
 	if v, _ := m.value("dra_claim_energy_joules_total", "resourceclaim_name", "claim-a"); v > 7*float64(s.steps.Load()) {
 		t.Errorf("the claim is charged %v J", v)
 	}
-	if incidents := p.incidents(); len(incidents) > 0 {
-		t.Errorf("incidents: %+v", incidents)
-	}
+	p.noIncidents()
 }
 
 // A device whose every value is impossible is not lost: its source answers.
@@ -218,10 +212,8 @@ func TestGateRubbish(t *testing.T) {
 	}
 	rubbish.Store(nil)
 	p.eventually("values again", func() bool { return p.scrape().is(1, "dra_device_up", "device", "gpu-0") })
-	if incidents := p.incidents(); len(incidents) > 0 {
-		t.Errorf("incidents: %+v", incidents)
-	}
-	v, _ := p.scrape().value("dra_claim_energy_joules_total", "resourceclaim_name", "claim-a")
+	p.noIncidents()
+	v := p.joules()
 	if most := 50 * float64(s.steps.Load()); v > most || math.IsNaN(v) {
 		t.Errorf("the claim is charged %v J, at most %v J are possible", v, most)
 	}
@@ -268,9 +260,7 @@ func TestGateLimits(t *testing.T) {
 			t.Errorf("the log has %d lines about %s", n, quantity)
 		}
 	}
-	if incidents := p.incidents(); len(incidents) > 0 {
-		t.Errorf("incidents: %+v", incidents)
-	}
+	p.noIncidents()
 }
 
 // A card without a sensor of power and energy, of which another exporter prints 0, has no power, no

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -172,4 +173,66 @@ func lint(t *testing.T, exposition []byte) {
 	cmd.Stderr = &complaints
 	out, err := cmd.Output()
 	expect.That(t, err == nil && complaints.Len() <= 0, "promtool: %v: %s\n%s", err, &complaints, out)
+}
+
+// A node in migration from device plugins to DRA, as the kubelet lists it: a GPU of a claim and one
+// of the plugin, one with time slicing, a MIG instance that is in no slice, and a virtual function.
+// Each piece of hardware is one device.
+func TestGoldenPlugins(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	list := must.Get(podresourcestest.ParseList([]byte(recorded(t, filepath.Join("..", "plugins", "list.json")))))(t)
+	must.Do(t, n.kubelet.Set(list))
+	const mig = "MIG-bbbbbbbb-0000-0000-0000-000000000001"
+	var exposition strings.Builder
+	for i, id := range []string{uuid(0), uuid(1), uuid(2), uuid(3), mig} {
+		fmt.Fprintf(&exposition,
+			"utilization{uuid=%q} 0.%d\npower{uuid=%[1]q} %d00\nmemory{uuid=%[1]q} 1e9\ntemperature{uuid=%[1]q} 40\n", id, i+1,
+			i+1)
+	}
+	nic := slice("sriovnetwork.k8snetworkplumbingwg.io",
+		[2]string{"vf-0", "{vfID: {int: 0}, pciAddress: {string: \"0000:3b:02.0\"}}"})
+	p := start(t, goldenSources(t, n.flags(flags{
+		"inventory.file":       n.inventory(gpus(4), nic),
+		"source.scrape.config": n.scrapeConfig(endpoint("vendor", vendor(t, fixed(exposition.String())))),
+	})))
+	p.eventually("charged", func() bool { return p.scrape().positive("dra_pod_energy_joules_total", "pod", "sliced-b") })
+	m := p.scrape()
+	m.want(1, "dra_pod_claim_info", "pod", "plugin", "driver", gpuDriver, "device", "gpu-1")
+	m.want(2, "dra_device_allocations", "device", "gpu-2")
+	m.want(150, "dra_pod_power_watts", "pod", "sliced-a", "device", "gpu-2")
+	m.want(500, "dra_pod_power_watts", "pod", "plugin", "driver", "nvidia.com/mig-1g.10gb", "pool", "", "device", mig)
+	checkGolden(t, "plugins.prom", p.page("/metrics").Body)
+	expect.That(t, conserved(t, p.report()) != 0, "nothing was compared")
+
+	// Pods with devices of plugins end like others, and their counters stay.
+	must.Do(t, n.kubelet.Set(&v1.ListPodResourcesResponse{PodResources: list.PodResources[:1]}))
+	p.eventually("ended", func() bool {
+		m := p.scrape()
+		_, held := m.value("dra_pod_claim_info", "pod", "sliced-a")
+		return !held && m.positive("dra_pod_energy_joules_total", "pod", "sliced-a") &&
+			m.is(0, "dra_device_allocations", "device", "gpu-2")
+	})
+	expect.That(t, conserved(t, p.report()) != 0, "nothing was compared")
+}
+
+// When the inventory file becomes invalid or is deleted, the last inventory stays in use, and the
+// error is reported.
+func TestInventoryBreaks(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.setPods(pod("team", "a", "claim-a", gpu(0)))
+	file := n.inventory(gpus(2))
+	p := start(t, n.flags(flags{"inventory.file": file}))
+	p.eventually("aware of the holders", func() bool { return holders(p) == 1 })
+	p.scrape().want(1, "dra_exporter_source_up", "source", "slices")
+	n.inventory("a: [b")
+	p.eventually("down", func() bool { return p.scrape().is(0, "dra_exporter_source_up", "source", "slices") })
+	p.scrape().want(1, "dra_device_info", "device", "gpu-1", "uuid", uuid(1))
+	must.Do(t, os.Remove(file))
+	time.Sleep(1500 * time.Millisecond) // a tick
+	p.scrape().want(1, "dra_device_info", "device", "gpu-1", "uuid", uuid(1))
+	n.inventory(gpus(3))
+	p.eventually("up again", func() bool { return p.scrape().is(1, "dra_exporter_source_up", "source", "slices") })
+	p.scrape().want(1, "dra_device_info", "device", "gpu-2", "uuid", uuid(2))
 }

@@ -14,9 +14,11 @@ import (
 
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard/drmcardtest"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -128,7 +130,7 @@ func (m metrics) missing(lines string) (out []string) {
 		var holds bool
 		switch want {
 		case "none":
-			holds = len(m.rows(name, labels...)) == 0
+			holds = len(m.Rows(name, labels...)) == 0
 		case "some":
 			holds = m.positive(name, labels...)
 		default:
@@ -142,54 +144,180 @@ func (m metrics) missing(lines string) (out []string) {
 	return out
 }
 
-// The program exports recorded cards of the folder that the environment variable RECORDED names.
-// Counters of Intel's do not change: a power of 0 is none, and the utilization of the card that
-// reports itself as idle is unknown.
+// inPackage is the reason for a sensor that measures more than the GPU.
+const inPackage = "its sensor measures the package, the processor included"
+
+// The page of a device has each quantity of the catalogue: its value, or why it is absent. This is
+// so for every recorded card of the folder that the environment variable RECORDED names. Of some
+// cards all that is exported is compared. Counters of Intel's do not change: a power of 0 is none,
+// and the utilization of the card that reports itself as idle is unknown.
 func TestRecordedCards(t *testing.T) {
 	t.Parallel()
-	amd := func(m metrics) bool {
-		_, peaks := m.value("dra_pod_power_peak_watts", "pod", "holder") // a tick after the gauge
-		return peaks && m.positive("dra_pod_energy_joules_total", "pod", "holder")
+	recorded := os.Getenv("RECORDED")
+	if recorded == "" {
+		t.Skip("NOT RUN: the environment variable RECORDED is empty")
 	}
-	intel := func(m metrics) bool {
-		return m.positive("dra_exporter_input_rejected_total", "input", "intelgpu/power", "reason", "zero")
+	folders, err := filepath.Glob(filepath.Join(recorded, "drm", "[ai]*", "*"))
+	if err != nil || len(folders) < 14 {
+		t.Fatalf("%d cards: %v", len(folders), err)
 	}
-	for _, card := range []struct {
-		folder, source, driver string
-		isComplete             func(metrics) bool
-	}{
-		{"amd/rx7800xt", "amdgpu", "gpu.amd.com", amd},
-		{"amd/phoenix", "amdgpu", "gpu.amd.com", amd},
-		{"amd/vega56", "amdgpu", "gpu.amd.com", amd},
-		{"amd/rx580", "amdgpu", "gpu.amd.com", amd},
-		{"intel/b580-6.16", "intelgpu", "gpu.intel.com", intel},
-		{"intel/a380-i915", "intelgpu", "gpu.intel.com", intel},
-	} {
-		t.Run(filepath.Base(card.folder), func(t *testing.T) {
+	for _, folder := range folders {
+		vendor, card := filepath.Base(filepath.Dir(folder)), filepath.Base(folder)
+		t.Run(card, func(t *testing.T) {
 			t.Parallel()
-			root := drmcardtest.Recorded(t, card.folder)
-			cards, _, err := drmcard.NewLister(root).Cards(time.Now())
-			if err != nil || len(cards) != 1 {
-				t.Fatal(len(cards), err)
+			p := startCard(t, drmcardtest.Recorded(t, vendor+"/"+card))
+			if absent := p.absent(); absent["power"] == inPackage {
+				t.Errorf("of the card, or of the GPU of the APU alone, the power is known: %v", absent)
 			}
-			device := fmt.Sprintf("gpu-%d-%d", cards[0].Index, cards[0].Render)
-			n := newNode(t)
-			n.setPods(pod("team", "holder", "gpu", podresourcestest.Device(card.driver, nodeName, device)))
-			f := goldenSources(t, n.flags(flags{
-				"path.sysfs": root,
-				"inventory.file": n.inventory(slice(card.driver, [2]string{
-					device, fmt.Sprintf("{resource.kubernetes.io/pciBusID: {string: %q}}", cards[0].PCI),
-				})),
-			}))
-			delete(f, "no-source."+card.source)
-			p := start(t, f)
-			p.eventually("complete", func() bool { return card.isComplete(p.scrape()) })
+			golden := filepath.Join("recorded", vendor+"gpu-"+card+".prom")
+			if _, err := os.Stat(filepath.Join("testdata", "golden", golden)); err != nil {
+				return
+			}
+			p.eventually("complete", func() bool {
+				m := p.scrape()
+				_, peaks := m.value("dra_pod_power_peak_watts", "pod", "holder") // a tick after the gauge
+				return peaks && m.positive("dra_pod_energy_joules_total", "pod", "holder") || vendor == "intel" &&
+					m.positive("dra_exporter_input_rejected_total", "input", "intelgpu/power", "reason", "zero")
+			})
 			exposition := p.page("/metrics").Body
 			lint(t, exposition)
 			own := slices.DeleteFunc(bytes.SplitAfter(stable(exposition), []byte("\n")), func(line []byte) bool {
 				return !bytes.Contains(line, []byte(`device="`))
 			})
-			compareGolden(t, filepath.Join("recorded", card.source+"-"+filepath.Base(card.folder)+".prom"), bytes.Join(own, nil))
+			compareGolden(t, golden, bytes.Join(own, nil))
 		})
 	}
+}
+
+// An APU whose files have the power of the package only has no power, and says why.
+func TestPackagePower(t *testing.T) {
+	t.Parallel()
+	const folder = amdFolder
+	for name, files := range map[string]string{
+		"MI300A":           folder + "device: 0x74a0\n",
+		"Renoir, Van Gogh": folder + "device: 0x163f\n" + folder + "hwmon/hwmon1/in1_label: vddnb\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startCard(t, amdCard(t, files))
+			absent := p.absent()
+			for _, quantity := range []string{"power", "energy"} {
+				if absent[quantity] != inPackage {
+					t.Errorf("%s: %q", quantity, absent[quantity])
+				}
+			}
+			p.scrape().wantNone("dra_device_power_watts")
+			p.scrape().wantNone("dra_claim_energy_joules_total")
+		})
+	}
+}
+
+// The fan of an RX 5700 XT stands still: its sensor shows a rest of 29 of 3400 rotations beside a
+// setting of 65 of 255, which says what is wanted and not what is.
+func TestFanOfRest(t *testing.T) {
+	t.Parallel()
+	const monitor = amdFolder + "hwmon/hwmon1/"
+	p := startCard(t, amdCard(t, amdFolder+"device: 0x731f\n"+monitor+"fan1_input: 29\n"+monitor+"fan1_max: 3400\n"+
+		monitor+"pwm1: 65\n"+monitor+"pwm1_max: 255\n"))
+	p.eventually("the fan is read", func() bool {
+		return p.scrape().is(29, "dra_device_fan_rpm", "device", "card")
+	})
+	p.scrape().want(0, "dra_device_fan_speed_ratio", "device", "card")
+}
+
+// Files that have text in place of numbers cost their own values, which are counted by quantity: a
+// card of which no number can be read answers, and is not lost.
+func TestGarbledFiles(t *testing.T) {
+	t.Parallel()
+	root := amdCard(t, "")
+	p := startCard(t, root)
+	garbled := func(quantity string) bool {
+		return p.scrape().positive("dra_exporter_input_rejected_total", "input", "amdgpu/"+quantity, "reason", "malformed")
+	}
+	drivertest.WriteTree(t, root, amdFolder+"hwmon/hwmon1/power1_average: many\n")
+	p.eventually("the power is no number", func() bool { return garbled("power") })
+	m := p.scrape()
+	m.want(0.5, "dra_device_utilization_ratio", "device", "card")
+	m.wantNone("dra_device_power_watts", "device", "card")
+	drivertest.WriteTree(t, root, amdFolder+"gpu_busy_percent: x\n"+amdFolder+"mem_info_vram_used: -\n"+
+		amdFolder+"mem_info_vram_total: \x01\n")
+	p.eventually("nothing is a number", func() bool {
+		return garbled("utilization") && garbled("memory_used") && garbled("memory_capacity") &&
+			p.scrape().is(1, "dra_exporter_unresolved_devices", "driver", "gpu.example.com", "reason", "rejected")
+	})
+	for _, i := range p.incidents() {
+		if i.Kind == recorder.DeviceLost {
+			t.Errorf("the device is lost: %s", i.Text)
+		}
+	}
+}
+
+// amdFolder is the folder of the card of amdCard.
+const amdFolder = "devices/pci0000:00/0000:03:00.0/"
+
+// amdCard writes a tree of a card of AMD, with some files of its own.
+func amdCard(t *testing.T, files string) (root string) {
+	root = t.TempDir()
+	drivertest.WriteTree(t, root, files+amdFolder+`vendor: 0x1002
+`+amdFolder+`class: 0x038000
+`+amdFolder+`driver -> ../../../bus/pci/drivers/amdgpu
+`+amdFolder+`gpu_busy_percent: 50
+`+amdFolder+`mem_info_vram_total: 1000000000
+`+amdFolder+`mem_info_vram_used: 1000
+`+amdFolder+`hwmon/hwmon1/name: amdgpu
+`+amdFolder+`hwmon/hwmon1/power1_average: 35000000
+`+amdFolder+`drm/card0/dev: 226:0
+`+amdFolder+`drm/renderD128/dev: 226:128
+class/drm/card0 -> ../../`+amdFolder+`drm/card0
+class/drm/card0/device -> ../../../0000:03:00.0
+class/drm/renderD128 -> ../../`+amdFolder+`drm/renderD128
+`)
+	return root
+}
+
+// startCard starts the program on the tree of one graphics card, which a pod holds, and waits for
+// its readings.
+func startCard(t *testing.T, root string) *program {
+	t.Helper()
+	cards, _, err := drmcard.NewLister(root).Cards(time.Now())
+	if err != nil || len(cards) != 1 {
+		t.Fatal(len(cards), err)
+	}
+	n := newNode(t)
+	n.setPods(pod("team", "holder", "gpu", podresourcestest.Device("gpu.example.com", nodeName, "card")))
+	p := start(t, n.flags(flags{
+		"path.sysfs": root,
+		"inventory.file": n.inventory(slice("gpu.example.com", [2]string{
+			"card", fmt.Sprintf("{resource.kubernetes.io/pciBusID: {string: %q}}", cards[0].PCI),
+		})),
+	}))
+	p.eventually("readings", func() bool { return p.scrape().is(1, "dra_device_up", "device", "card") })
+	return p
+}
+
+// absent returns why quantities are absent, from the page of the card, and checks that the page has
+// all others.
+func (p *program) absent() map[string]string {
+	p.t.Helper()
+	page := string(p.page("/page/detail?device=gpu.example.com/" + nodeName + "/card").Body)
+	before, section, _ := strings.Cut(page, "<h3>Absent</h3>")
+	reasons := map[string]string{}
+	cell := regexp.MustCompile(`<td[^>]*>([^<]*)</td>`)
+	for row := range strings.SplitSeq(section, "<tr>") {
+		cells := cell.FindAllStringSubmatch(row, -1)
+		if len(cells) < 2 {
+			continue
+		}
+		for name := range strings.SplitSeq(cells[0][1], ", ") {
+			reasons[name] = strings.ReplaceAll(cells[1][1], "&#39;", "'")
+		}
+	}
+	for _, spec := range driver.Standard() {
+		name := strings.ReplaceAll(spec.Name, "_", " ")
+		shown := regexp.MustCompile(`<td[^>]*>` + name + `( \([^<]*\))?</td>`).MatchString(before)
+		if !spec.Internal && shown == (reasons[name] != "") {
+			p.t.Errorf("%s: shown %v, absent because %q", name, shown, reasons[name])
+		}
+	}
+	return reasons
 }

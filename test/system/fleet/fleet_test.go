@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -81,17 +82,14 @@ func TestScale(t *testing.T) {
 		results = append(results, r)
 	}
 	minute := results[2].minute()
-	if series, samples := results[2].Scraped/large, minute.total().Samples/large; series > seriesOfNode ||
-		samples > samplesOfNode {
-		t.Errorf("a node has %d series, and the rules read %d samples of it in a minute", series, samples)
-	}
+	series, samples := results[2].Scraped/large, minute.total().Samples/large
+	expect.That(t, series <= seriesOfNode && samples <= samplesOfNode,
+		"a node has %d series, and the rules read %d samples of it in a minute", series, samples)
 	first, second, third := rowsOf(results[0]), rowsOf(results[1]), rowsOf(results[2])
 	answered := 0
 	for _, name := range slices.Sorted(maps.Keys(third)) {
 		a, b, c := first[name], second[name], third[name]
-		if c.Refused != "" {
-			t.Errorf("%s: the engine refuses it: %s", name, c.Refused)
-		}
+		expect.Is(t, c.Refused, "", "%s: the engine refuses it", name)
 		if c.Series > 0 {
 			answered++
 		}
@@ -102,9 +100,8 @@ func TestScale(t *testing.T) {
 		}
 		if of := selectedFrom(name); of != "" {
 			// A larger fleet has more workloads with enough members to be compared.
-			if all := seriesOf(results[2], of); c.Series == 0 || c.Series > all {
-				t.Errorf("%s returns %d series of the %d of %s", name, c.Series, all, of)
-			}
+			all := seriesOf(results[2], of)
+			expect.That(t, c.Series != 0 && c.Series <= all, "%s returns %d series of the %d of %s", name, c.Series, all, of)
 		} else if superlinear(float64(a.Series), float64(b.Series), float64(c.Series), fewSeries) {
 			t.Errorf("%s returns %d, %d, %d series of %d, %d, %d nodes", name, a.Series, b.Series, c.Series,
 				small, medium, large)
@@ -123,16 +120,13 @@ func TestScale(t *testing.T) {
 			lines *= limits
 		}
 		size := lines * float64(c.Bytes) / max(1, float64(c.Series))
-		if lines > maxLines || size > maxBytes {
-			t.Errorf("%s would return %.0f lines in %.1f MB with %d nodes", name, lines, size/1e6, bound)
-		}
+		expect.That(t, lines <= maxLines && size <= maxBytes,
+			"%s would return %.0f lines in %.1f MB with %d nodes", name, lines, size/1e6, bound)
 	}
 	if idle := third["dra-exporter-idle: claim_device:dra_idle:bool"]; idle.Series < large {
 		t.Errorf("%d devices of claims are judged by half an hour: the counters of the nodes do not increase", idle.Series)
 	}
-	if answered < len(third)/2 {
-		t.Errorf("%d of %d rules and queries have an answer", answered, len(third))
-	}
+	expect.That(t, answered >= len(third)/2, "%d of %d rules and queries have an answer", answered, len(third))
 }
 
 // selectedFrom returns the record of which a rule selects the members of large workloads, "" if it
@@ -193,9 +187,7 @@ func TestSuperlinear(t *testing.T) {
 		"n log n":   {func(n float64) float64 { return 1000 * n * n / (n + 3) }, false},
 		"late":      {func(n float64) float64 { return max(0, n-10) * 1000 }, true},
 	} {
-		if got := superlinear(tt.of(small), tt.of(medium), tt.of(large), fewSeries); got != tt.want {
-			t.Errorf("%s: %v", name, got)
-		}
+		expect.Is(t, superlinear(tt.of(small), tt.of(medium), tt.of(large), fewSeries), tt.want, "%s", name)
 	}
 }
 
@@ -226,9 +218,7 @@ func TestHours(t *testing.T) {
 			} {
 				v := newView(newEngine(db), time.Unix(1e9, 0), span)
 				must.Get(v.choose(t.Context(), &b, of))(t)
-				if got := v.fill("a:increase$hours{}"); got != want {
-					t.Errorf("%s over %v reads %s, want %s", b.UID, span, got, want)
-				}
+				expect.Is(t, v.fill("a:increase$hours{}"), want, "%s over %v reads", b.UID, span)
 			}
 		}
 	}
@@ -239,17 +229,12 @@ func TestPrint(t *testing.T) {
 	t.Parallel()
 	var out, progress bytes.Buffer
 	status := run(t.Context(), []string{"-checkout=../../..", "-nodes=2", "-record=6s", "-boards=fleet"}, &out, &progress)
-	if status != 0 {
-		t.Fatalf("status %d: %s", status, &progress)
-	}
+	must.That(t, status == 0, "status %d: %s", status, &progress)
 	for _, want := range []string{
 		`(?m)^\.\./\.\./\.\.: 2 nodes`, `(?m) 2 +2 .* cluster:dra_exporters_up:sum$`, `(?m) 1 +0\.00 +Claimed$`,
 	} {
-		if !regexp.MustCompile(want).MatchString(out.String()) {
-			t.Errorf("%s does not match\n%s", want, &out)
-		}
+		expect.That(t, regexp.MustCompile(want).MatchString(out.String()), "%s does not match\n%s", want, &out)
 	}
-	if !strings.Contains(progress.String(), "1h0m0s of 1h0m0s are written") {
-		t.Errorf("no progress is printed: %s", &progress)
-	}
+	expect.That(t, strings.Contains(progress.String(), "1h0m0s of 1h0m0s are written"),
+		"no progress is printed: %s", &progress)
 }

@@ -65,7 +65,6 @@ func Recorded(tb testing.TB, folder string) (root string) {
 }
 
 func match(tb testing.TB, text []byte, expression string) string {
-	tb.Helper()
 	found := regexp.MustCompile(expression).FindSubmatch(text)
 	must.That(tb, found != nil, "the card's uevent does not match %s", expression)
 	return string(found[1])
@@ -78,7 +77,6 @@ func isFolder(path string) bool {
 
 // copyTree copies files and folders, except a card's folder device, which is copied separately.
 func copyTree(tb testing.TB, from, to string) {
-	tb.Helper()
 	err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err

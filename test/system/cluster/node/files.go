@@ -1,14 +1,21 @@
 package node
 
 import (
+	"context"
 	"crypto"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/image"
 )
 
 // adminToken need not be secret: only the cluster's network namespace can reach the API server.
@@ -146,4 +153,125 @@ func (n *node) kubeletConfig() object {
 	}
 	config["featureGates"] = gates
 	return config
+}
+
+// WorkloadImage is the name of the image of pods and sandboxes. Its program is cmd/workload. The
+// short name workload:1 works in pods.
+const WorkloadImage = "docker.io/library/workload:1"
+
+const (
+	// ContainerdSocket is the socket of containerd, in the node's file system.
+	ContainerdSocket = "/run/containerd/containerd.sock"
+	// ContainerdNamespace is the containerd namespace that the kubelet uses.
+	ContainerdNamespace = "k8s.io"
+
+	// The pods and the node have addresses that are reserved for documentation (RFC 5737).
+	podSubnet = "198.51.100.0/24"
+	// serviceAddress is the API server's address for pods. It is the first address of serviceRange.
+	serviceAddress = "203.0.113.1"
+	serviceRange   = "203.0.113.0/24"
+)
+
+// containerdConfig is the configuration, in version 4 of the format. containerd keeps its data in
+// its default folders, which belong to the node's file system. restrict_oom_score_adj is needed on
+// machines without CAP_SYS_RESOURCE. By default, NRI disconnects a plugin that has not answered
+// within 2 s, and the plugin then ends. Two processors that start thirty pods at once need longer.
+const containerdConfig = `version = 4
+imports = []
+
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = %[1]q
+
+[plugins.'io.containerd.cri.v1.runtime']
+disable_apparmor = true
+restrict_oom_score_adj = true
+enable_cdi = true
+cdi_spec_dirs = [%[2]q]
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+BinaryName = %[3]q
+
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ["/usr/lib/cni", "/opt/cni/bin"]
+conf_dir = %[4]q
+use_internal_loopback = true
+
+[plugins.'io.containerd.nri.v1.nri']
+plugin_registration_timeout = "1m"
+plugin_request_timeout = "1m"
+
+[plugins.'io.containerd.grpc.v1.cri']
+stream_server_address = %[5]q
+`
+
+// writeContainerd writes the configuration of containerd, that of the pod network, and the image.
+func (n *node) writeContainerd() error {
+	runc, err := findRunc()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(n.path("cni"), 0o755); err != nil {
+		return fmt.Errorf("make a folder of the cluster: %w", err)
+	}
+	for name, content := range map[string]string{
+		"containerd.toml": fmt.Sprintf(containerdConfig, WorkloadImage, n.path("cdi"), runc, n.path("cni"), Address),
+		"cni/pods.conflist": `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
+			{"type": "bridge", "bridge": "pods0", "isGateway": true,
+			"ipam": {"type": "host-local", "ranges": [[{"subnet": "` + podSubnet + `"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`,
+	} {
+		if err := os.WriteFile(n.path(name), []byte(content), 0o600); err != nil {
+			return fmt.Errorf("write a file of the cluster: %w", err)
+		}
+	}
+	return image.Write(n.path("workload.tar"), image.Config{
+		Name: WorkloadImage, Program: n.Workload,
+		Aliases: []string{"sleep", "fail", "burn", "send", "stubborn", "told", "env"},
+	})
+}
+
+// findRunc finds runc, which may be in a folder that is only in an administrator's PATH.
+func findRunc() (string, error) {
+	for _, name := range []string{"runc", "/usr/sbin/runc", "/sbin/runc"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", errors.New("there is no runc: install the Debian packages runc and containernetworking-plugins (as root: " +
+		"make deps)")
+}
+
+// containerd returns the container runtime. It is ready when it has imported the image.
+func (n *node) containerd() *component {
+	return &component{
+		name: "cri",
+		args: []string{filepath.Join(n.Containerd, "containerd"), "--config=" + n.path("containerd.toml")},
+		env:  []string{"PATH=" + n.Containerd + ":/usr/sbin:/usr/bin:/sbin:/bin"},
+		ready: func(ctx context.Context) error {
+			if err := connects(ContainerdSocket)(ctx); err != nil {
+				return err
+			}
+			return n.importWorkload(ctx)
+		},
+	}
+}
+
+func (n *node) importWorkload(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(n.Containerd, "ctr"),
+		"--address="+ContainerdSocket, "--namespace="+ContainerdNamespace, "images", "import", n.path("workload.tar"))
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("import the image: %w: %s", err, output)
+	}
+	return nil
+}
+
+// enterReal prepares the namespaces for real containers: it mounts a sysfs of this network
+// namespace and the cgroups, and adds the API server's address for pods.
+func (n *node) enterReal(ctx context.Context) error {
+	if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {
+		return fmt.Errorf("mount /sys: %w", err)
+	}
+	if err := mountCgroups(); err != nil {
+		return err
+	}
+	return ip(ctx, strings.Fields("addr add "+serviceAddress+"/32 dev lo")...)
 }

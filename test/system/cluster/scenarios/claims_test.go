@@ -5,16 +5,20 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
 // A single pod uses a claim: the pod and the claim are charged all of the device.
@@ -332,4 +336,128 @@ func valueOf(values []present.ValueReport, quantity, direction string) float64 {
 		}
 	}
 	return 0
+}
+
+// The driver reports a device as unhealthy and later as healthy again. Every exporter must show
+// that, for a free device too. The kubelet writes the health to the status of the pod that holds
+// the device. The device stays up, and the pod's other device stays healthy.
+func testHealth(t *testing.T, w *world) {
+	n := w.namespace(t, "health")
+	n.claim("both", some(request("gpus", gpudriver.ClassGPU), 2))
+	n.pod("user", podSpec("both"))
+	n.running(1)
+	holds, _ := n.agree(2)
+	sick, well, free := holds[0].Device, holds[1].Device, n.free()
+	n.healthy(sick, sick, "healthy")
+	n.inStatus("user", sick, corev1.ResourceHealthStatusHealthy)
+	n.no(w.cluster.SetUnhealthy(sick, free))
+	n.healthy(sick, sick, "unhealthy")
+	n.healthy(well, well, "healthy")
+	n.healthyBy(n.informed(), free, "unhealthy")
+	n.inStatus("user", sick, corev1.ResourceHealthStatusUnhealthy)
+	n.inStatus("user", well, corev1.ResourceHealthStatusHealthy)
+	for _, e := range n.exporters {
+		n.no(e.has("dra_device_quantity_source_info", 1, "device", sick, "quantity", "health", "source", "health"))
+	}
+	r := must.Get(w.exporter.report())(n)
+	for _, h := range holds {
+		d := deviceOf(r, h.Device)
+		expect.That(t, d.Up != nil && *d.Up, "%s is up: %v, want up", h.Device, d.Up)
+	}
+	n.no(w.cluster.SetUnhealthy())
+	n.healthy(sick, sick, "healthy")
+	n.healthyBy(n.informed(), free, "healthy")
+	n.inStatus("user", sick, corev1.ResourceHealthStatusHealthy)
+	n.clear()
+}
+
+// inStatus waits until the kubelet has written the health of a device to the status of the pod that
+// holds it. It does nothing with a kubelet that does not support that. The driver's CDI names end
+// with the device's name.
+func (n *namespace) inStatus(pod, device string, want corev1.ResourceHealthStatus) {
+	if !kubeletSince(healthSince) {
+		return
+	}
+	n.podIs(pod, fmt.Sprintf("has %s %s in its status", device, want), func(p *corev1.Pod) bool {
+		for _, c := range p.Status.ContainerStatuses {
+			for _, resource := range c.AllocatedResourcesStatus {
+				if slices.ContainsFunc(resource.Resources, func(r corev1.ResourceHealth) bool {
+					return strings.HasSuffix(string(r.ResourceID), "-"+device) && r.Health == want
+				}) {
+					return true
+				}
+			}
+		}
+		return false
+	})
+}
+
+// healthy waits until every exporter shows exactly this status for a device. blind is the device's
+// name in exporters that know no ResourceSlices.
+func (n *namespace) healthy(device, blind, status string) {
+	n.healthyBy(n.informed(), device, status)
+	for _, e := range n.exporters {
+		if e.noClaims && (blind == device || !e.noHealth) {
+			n.healthyBy([]*running{e}, blind, status)
+		}
+	}
+}
+
+// healthyBy is like healthy for some exporters.
+func (n *namespace) healthyBy(exporters []*running, device, status string) {
+	n.each(fmt.Sprintf("%s is %s", device, status), exporters, func(e *running) error {
+		return errors.Join(e.has("dra_device_health", 1, "device", device), // It is the only status.
+			e.has("dra_device_health", 1, "device", device, "status", status))
+	})
+}
+
+// A pod is bound to the node only when the binding conditions of its claim's device are met. The
+// device is already allocated while the pod waits. Exporters that use the API server must show that
+// in the series that the alert DRAClaimNotPrepared uses. After the binding the pod holds the device
+// as usual.
+func testBindingCondition(t *testing.T, w *world) {
+	const device = "fabric-0"
+	n := w.namespace(t, "binding-condition")
+	n.claim("one", request("gpu", gpudriver.ClassFabric))
+	n.pod("user", podSpec("one"))
+	n.podIs("user", "waits to be bound", func(pod *corev1.Pod) bool {
+		claim := n.getClaim("one").Status
+		return claim.Allocation != nil && len(claim.ReservedFor) > 0 && pod.Spec.NodeName == "" &&
+			pod.Status.NominatedNodeName == node.Name
+	})
+	n.allocated(device, "user")
+	n.attach("one", device)
+	n.phase("user", corev1.PodRunning)
+	n.agree(1)
+	n.state(device, "prepared")
+	n.charges(device, claimPart("one", 1), podPart("user", 1))
+	n.clear()
+}
+
+// allocated waits until each exporter that uses the API server shows that claim "one" has an
+// allocated device, with the time of the allocation and the pod.
+func (n *namespace) allocated(device, pod string) {
+	n.each("the claim's device is allocated", n.withServer(), func(e *running) error {
+		claim := []string{"namespace", n.name, "resourceclaim_name", "one"}
+		since, err := e.value("dra_claim_allocated_timestamp_seconds", claim...)
+		if err == nil && time.Since(time.Unix(int64(since), 0)) > *waitLimit {
+			err = fmt.Errorf("the claim is allocated since %v", since)
+		}
+		claim = append(claim, "device", device)
+		return errors.Join(err,
+			e.has("dra_claim_device_info", 1, append(claim, "state", "allocated", "admin_access", "false")...),
+			e.has("dra_pod_claim_info", 1, append(claim, "pod", pod, "container", "")...))
+	})
+}
+
+// attach sets the binding condition of a claim's device to true.
+func (n *namespace) attach(name, device string) {
+	claim := n.getClaim(name)
+	claim.Status.Devices = []resourceapi.AllocatedDeviceStatus{{
+		Driver: gpudriver.Name, Pool: node.Name, Device: device,
+		Conditions: []metav1.Condition{{
+			Type: gpudriver.Attached, Status: metav1.ConditionTrue, Reason: "Attached", LastTransitionTime: metav1.Now(),
+		}},
+	}}
+	must.Get(n.claims().UpdateStatus(n.Context(), claim, metav1.UpdateOptions{}))(n)
 }

@@ -1,10 +1,13 @@
 package scenarios
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -13,8 +16,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/cpuset"
+	"k8s.io/utils/ptr"
+	"tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/cpudriver"
@@ -263,3 +272,171 @@ func (n *namespace) busy() map[string]float64 {
 }
 
 func active(values []present.ValueReport) float64 { return valueOf(values, "active_seconds", "") }
+
+// One pod sends through an interface, and another keeps a CPU busy, while the drivers and the
+// kubelet restart. Both hold their devices on every snapshot. In the end they must be charged
+// exactly what was sent and used: nothing is lost or counted twice. The restarted driver moves the
+// interface back from the pod.
+func testRealDevicesThroughRestarts(t *testing.T, w *world) {
+	const nicIndex, payload = 3, 2_000_000
+	n := w.namespace(t, "restarts")
+	n.claim("nic", nic(nicIndex))
+	n.claim("cpu", request("cpu", cpudriver.Name))
+	arrived, busy := n.arrived(nicIndex), n.busy()
+	n.pod("sender", once(podSpec("nic", "told", "send", "udp", "198.18.3.1:9", strconv.Itoa(payload), "15s")))
+	n.pod("burner", once(podSpec("cpu", "burn", "6s")))
+	n.running(2)
+	lift := n.keeps(2)
+	holds, _ := n.agree(2)
+	n.tell("sender", nicIndex)
+
+	n.order(w.cluster.StopComponent, "driver")
+	n.order(w.cluster.StopComponent, "kubelet")
+	n.sendsOn(nicIndex)
+	n.order(w.cluster.StartComponent, "driver")
+	n.sourceUp("podresources", 0)
+	n.order(w.cluster.StartComponent, "kubelet")
+	n.sourceUp("podresources", 1)
+
+	n.charged(n.informed(), nicIndex, arrived, payload, "sender")
+	n.chargedBusy("burner", "cpu", holds[0].Device, busy)
+	lift()
+	n.clear()
+	n.onNode(nicIndex)
+}
+
+// sendsOn waits until more bytes have been sent through the interface.
+func (n *namespace) sendsOn(nic int) { n.sendsMore(nic, n.arrived(nic)) }
+
+// sendsMore waits until more bytes than before have arrived.
+func (n *namespace) sendsMore(nic int, before float64) {
+	eventually(n.T, "more is sent", func() error {
+		if n.arrived(nic) < before+10_000 {
+			return errors.New("nothing was sent")
+		}
+		return nil
+	})
+}
+
+// A pod that is deleted by force is immediately gone from the API server, but its processes run on
+// for the kubelet's shortest grace period of 2 s. It must be charged at least what it sent before,
+// and at most what its processes sent: exporters without the API server learn from the kubelet that
+// it has ended, after its processes have. The rest is unattributed and not lost.
+func testForceDeletedRunning(t *testing.T, w *world) {
+	const (
+		nicIndex = 2
+		rate     = 500_000.0 // Bytes of payload per second.
+		grace    = 4
+		allowed  = 1.2 * rate * 1.5 // Bytes sent within the allowed error of the end's time.
+	)
+	n := w.namespace(t, "force-deleted-running")
+	n.claim("nic", nic(nicIndex))
+	spec := podSpec("nic", "stubborn", "told", "send", "udp", "198.18.2.1:9", strconv.Itoa(60*rate), "60s")
+	spec.TerminationGracePeriodSeconds = ptr.To[int64](grace)
+	before := n.arrived(nicIndex)
+	n.pod("user", once(spec))
+	n.running(1)
+	n.agree(1)
+	n.tell("user", nicIndex)
+	eventually(t, "it sends for a while", func() error {
+		if got := n.arrived(nicIndex) - before; got < rate {
+			return fmt.Errorf("%v bytes arrived", got)
+		}
+		return nil
+	})
+	held := n.arrived(nicIndex) - before
+	n.remove("user", 0)
+	n.sendsMore(nicIndex, before+held)
+	n.agree(0)
+	n.onNode(nicIndex)
+	eventually(t, "all that was sent is attributed or unattributed", func() error {
+		all := n.arrived(nicIndex) - before
+		return ofAll(n.informed(), snapshots(func(_ *running, r *present.Report) error {
+			d := deviceOf(r, fmt.Sprintf("nic%d", nicIndex))
+			claim, pod := holder(r.Claims, n.name, "nic", d.Device), holder(r.Pods, n.name, "user", d.Device)
+			sent, charged, left := transmitted(d.Values), transmitted(claim.Values), transmitted(d.Unattributed)
+			apart := math.Abs(charged + left - all)
+			if sent != all || charged < held-allowed || apart > strays || transmitted(pod.Values) != charged ||
+				claim.Ended == nil {
+				return fmt.Errorf("the device sent %v bytes, claim and pod are charged %v and %v, nobody %v, the end is at %v; "+
+					"of %v bytes %v came before", sent, charged, transmitted(pod.Values), left, claim.Ended, all, held)
+			}
+			return nil
+		}))
+	})
+}
+
+// Two claims have one CPU each of the group device, as dra-driver-cpu allocates them by default.
+// The pod of one claim keeps its CPU busy. Every exporter must charge each claim the time of its
+// own CPU: at least what the claim's pod used, and at most what all processes used on that CPU. The
+// device's values are means over its CPUs, so a claim's CPU time is its part of the device's value
+// times the number of CPUs.
+func testCPUGroup(t *testing.T, w *world) {
+	n := w.namespace(t, "cpu-group")
+	n.claim("burning", cpus(1))
+	n.claim("quiet", cpus(1))
+	before := n.busy()
+	n.pod("burner", once(podSpec("burning", "burn", "3s")))
+	n.pod("sleeper", podSpec("quiet"))
+	n.running(2)
+	n.agree(2)
+	own := map[string]cpuset.CPUSet{"burning": n.cpusOf("burning"), "quiet": n.cpusOf("quiet")}
+	must.That(t, own["burning"].Size() == 1 && own["quiet"].Size() == 1 && !own["burning"].Equals(own["quiet"]),
+		"the driver gave the CPUs %v", own)
+	burnt := n.burnt("burner")
+	n.each("the claim is charged what its pod took", n.exporters, snapshots(func(_ *running, r *present.Report) error {
+		if got := n.cpuTime(r, "burning"); got < burnt-cpuSlack {
+			return fmt.Errorf("%.2f s, want %.2f s", got, burnt)
+		}
+		return nil
+	}))
+	for _, e := range n.exporters {
+		r := must.Get(e.report())(n)
+		for claim, cpus := range own {
+			got := n.cpuTime(r, claim)
+			busy, device := n.busy(), fmt.Sprintf("cpudev%03d", cpus.List()[0])
+			t.Logf("%s: claim %s is charged %.2f s of %s, which was busy for %.2f s", e.name, claim, got, device,
+				busy[device]-before[device])
+			expect.That(t, got <= busy[device]-before[device]+cpuSlack,
+				"%s: claim %s is charged more than its CPU did", e.name, claim)
+		}
+		if d := deviceOf(r, cpudriver.Group); d.Attribution != join.AttributionCPUs || d.Up == nil || !*d.Up {
+			t.Errorf("%s: the device is divided %q, and up: %v", e.name, d.Attribution, d.Up)
+		}
+	}
+	n.clear()
+}
+
+// cpus returns a request for a number of CPUs of the group.
+func cpus(number int64) resourceapi.DeviceRequest {
+	r := request("cpus", cpudriver.ClassGroup)
+	r.Exactly.Capacity = &resourceapi.CapacityRequirements{
+		Requests: map[resourceapi.QualifiedName]resource.Quantity{
+			cpudriver.Capacity: *resource.NewQuantity(number, resource.DecimalSI),
+		},
+	}
+	return r
+}
+
+// cpusOf returns the CPUs of a claim, read from the variable that the driver sets in containers.
+func (n *namespace) cpusOf(claim string) cpuset.CPUSet {
+	n.Helper()
+	variable := "DRA_CPUSET_" + string(n.getClaim(claim).UID) + "="
+	content := must.Get(os.ReadFile(filepath.Join(n.cluster.CDI(), cpudriver.Name+".json")))(n)
+	var spec specs.Spec
+	n.no(json.Unmarshal(content, &spec))
+	for i := range spec.Devices {
+		for _, env := range spec.Devices[i].ContainerEdits.Env {
+			if list, ok := strings.CutPrefix(env, variable); ok {
+				return must.Get(cpuset.Parse(list))(n)
+			}
+		}
+	}
+	n.Fatalf("no CPUs of claim %s in %s", claim, content)
+	return cpuset.New()
+}
+
+// cpuTime returns the CPU time that a claim of the group is charged, in seconds.
+func (n *namespace) cpuTime(r *present.Report, claim string) float64 {
+	return active(holder(r.Claims, n.name, claim, cpudriver.Group).Values) * float64(runtime.NumCPU())
+}

@@ -3,15 +3,27 @@ package scenarios
 import (
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/godbus/dbus/v5"
+	"github.com/godbus/dbus/v5/prop"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/plugin"
@@ -240,4 +252,209 @@ func testDevices(t *testing.T, w *world) {
 	}
 	expect.That(t, deviceOf(r, "shared-0").Multiple && !deviceOf(r, "gpu-0").Multiple,
 		"shared-0 alone of shared-0 and gpu-0 allows multiple allocations")
+}
+
+// TestNodeShutdown runs with -long, on its own cluster, whose kubelet finds logind on a D-Bus. When
+// the node shuts down, the kubelet reports immediately that its pods have failed, but their
+// containers run on for the grace period. The pods must hold their devices until their containers
+// have ended.
+func TestNodeShutdown(t *testing.T) {
+	if !*long {
+		t.Skip("NOT RUN: it starts a cluster of its own, with -args -long")
+	}
+	const grace, sure = 15, 10
+	l := startLogind(t)
+	w := newWorld(t, cluster.Options{Runtime: cluster.Containerd, Bus: l.address})
+	n := w.namespace(t, "shutdown")
+	n.user(endsSlowly(once(podSpec("one")), grace))
+	lift := n.keeps(1)
+	time.Sleep(time.Minute) // This makes the inaccuracy at both ends small in the sum.
+	l.shutDown(t)
+	time.Sleep(sure * time.Second)
+	n.stillRuns("user")
+	lift()
+	n.phase("user", corev1.PodFailed)
+	n.agree(0)
+	l.released(t)
+	w.finish(t)
+}
+
+// Names on the bus (org.freedesktop.login1(5)).
+const (
+	logindName    = "org.freedesktop.login1"
+	logindPath    = "/org/freedesktop/login1"
+	logindManager = "org.freedesktop.login1.Manager"
+)
+
+// logind is the part of systemd-logind that the kubelet uses: an inhibitor lock, which delays the
+// shutdown while it is held, and the signal of the shutdown.
+type logind struct {
+	address string
+	conn    *dbus.Conn
+
+	mu          sync.Mutex
+	lock, ended *os.File // Both ends of the lock; nil if it was not taken.
+}
+
+// startLogind starts a D-Bus with a logind.
+func startLogind(t *testing.T) *logind {
+	t.Helper()
+	dir := t.TempDir()
+	l := &logind{address: "unix:path=" + filepath.Join(dir, "bus")}
+	config := filepath.Join(dir, "bus.conf")
+	must.Do(t, os.WriteFile(config, fmt.Appendf(nil, `<busconfig>
+<type>custom</type><listen>%s</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow own="*"/><allow send_destination="*"/><allow receive_sender="*"/></policy>
+</busconfig>`, l.address), 0o600))
+	bus := exec.Command("dbus-daemon", "--nofork", "--config-file="+config)
+	bus.Stderr = os.Stderr
+	bus.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := bus.Start(); err != nil {
+		t.Fatalf("start a D-Bus: %v: it is Debian's package dbus-daemon", err)
+	}
+	t.Cleanup(func() {
+		_ = bus.Process.Kill()
+		_ = bus.Wait() // It was killed.
+	})
+	eventually(t, "the D-Bus answers", func() error {
+		var err error
+		l.conn, err = dbus.Connect(l.address)
+		return err
+	})
+	t.Cleanup(func() {
+		expect.OK(t, l.conn.Close())
+	})
+	delay := prop.Map{logindManager: {"InhibitDelayMaxUSec": {Value: uint64(time.Hour / time.Microsecond)}}}
+	must.Get(prop.Export(l.conn, logindPath, delay))(t)
+	must.Do(t, l.conn.ExportMethodTable(map[string]any{"Inhibit": l.inhibit}, logindPath, logindManager))
+	if reply, err := l.conn.RequestName(logindName, dbus.NameFlagDoNotQueue); err != nil ||
+		reply != dbus.RequestNameReplyPrimaryOwner {
+		t.Fatalf("own %s: %v, %v", logindName, reply, err)
+	}
+	return l
+}
+
+// inhibit gives the caller the lock: one end of a pipe.
+func (l *logind) inhibit(_, _, _, _ string) (dbus.UnixFD, *dbus.Error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	read, write, err := os.Pipe()
+	if err != nil {
+		return 0, dbus.MakeFailedError(err)
+	}
+	l.lock, l.ended = write, read
+	return dbus.UnixFD(write.Fd()), nil
+}
+
+// shutDown waits until the kubelet has the lock, and announces the shutdown.
+func (l *logind) shutDown(t *testing.T) {
+	t.Helper()
+	eventually(t, "the kubelet delays the shutdown", func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.lock == nil {
+			return fmt.Errorf("nobody has asked for the lock")
+		}
+		return nil
+	})
+	if err := l.lock.Close(); err != nil { // The kubelet has its own copy.
+		t.Fatal(err)
+	}
+	must.Do(t, l.conn.Emit(logindPath, logindManager+".PrepareForShutdown", true))
+}
+
+// released waits until the kubelet releases the lock.
+func (l *logind) released(t *testing.T) {
+	must.Do(t, l.ended.SetReadDeadline(time.Now().Add(*waitLimit)))
+	_, err := io.ReadAll(l.ended)
+	expect.That(t, err == nil, "the kubelet holds the lock: %v", err)
+	expect.OK(t, l.ended.Close())
+}
+
+// TestPodGroups runs with -long, on its own cluster, in which pod groups may have claims
+// (KEP-5729). Such a claim is reserved for the group and not for its pods.
+func TestPodGroups(t *testing.T) {
+	if !*long || !kubeletSince(podGroupsSince) {
+		t.Skip("NOT RUN: it starts a cluster of its own, with -args -long and a kubelet that knows pod groups")
+	}
+	w := newWorld(t, cluster.Options{Gates: []string{"GenericWorkload", "DRAWorkloadResourceClaims"}})
+	// A long hold makes the inaccuracy at the start and end of other holds small in the sum.
+	anchor := w.namespace(t, "anchor")
+	anchor.claim("one", request("gpu", gpudriver.ClassGPU))
+	anchor.pod("user", podSpec("one"))
+	anchor.running(1)
+	anchor.agree(1)
+	time.Sleep(time.Minute)
+	t.Run("Claims", func(t *testing.T) {
+		w.runAll(t, map[string]func(*testing.T, *world){"Template": testPodGroupTemplate, "Named": testPodGroupNamed}, nil)
+	})
+	w.finish(t)
+}
+
+// group creates a pod group with a claim, which pods of the group can name.
+func (n *namespace) group(claim *schedulingv1beta1.PodGroupResourceClaim) {
+	claim.Name = "devices"
+	create(n, n.client.SchedulingV1beta1().PodGroups(n.name), &schedulingv1beta1.PodGroup{
+		ObjectMeta: metav1.ObjectMeta{Name: "group"},
+		Spec: schedulingv1beta1.PodGroupSpec{
+			SchedulingPolicy: schedulingv1beta1.PodGroupSchedulingPolicy{Basic: &schedulingv1beta1.BasicSchedulingPolicy{}},
+			ResourceClaims:   []schedulingv1beta1.PodGroupResourceClaim{*claim},
+		},
+	})
+}
+
+func grouped(spec corev1.PodSpec) corev1.PodSpec {
+	spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("group")}
+	return spec
+}
+
+// A claim is created for a pod group from a template. Each pod of the group that names the claim
+// holds it, whether a main container names it or none.
+func testPodGroupTemplate(t *testing.T, w *world) {
+	n := w.namespace(t, "pod-group-template")
+	n.template("made", request("gpu", gpudriver.ClassGPU))
+	n.group(&schedulingv1beta1.PodGroupResourceClaim{ResourceClaimTemplateName: ptr.To("made")})
+	n.pod("a", grouped(templateSpec("made")))
+	n.pod("b", grouped(podLevel(templateSpec("made"))))
+	n.running(2)
+	holds, _ := n.agree(2)
+	n.reservedForGroup(holds[0].Claim)
+	n.unresolved()
+	for _, e := range n.exporters {
+		part := 0.5
+		if e.noServer {
+			part = 1
+		}
+		n.chargesBy([]*running{e}, func(*running) string { return holds[0].Device }, claimPart(holds[0].Claim, 1),
+			podPart("a", part))
+	}
+	n.remove("b", 1)
+	n.agree(1)
+	n.charges(holds[0].Device, podPart("a", 1))
+	n.remove("a", 1)
+	n.agree(0) // The claim stays reserved for the group, which has no pods.
+}
+
+// The same is true for an existing claim that the group names.
+func testPodGroupNamed(t *testing.T, w *world) {
+	n := w.namespace(t, "pod-group-named")
+	n.claim("one", request("gpu", gpudriver.ClassGPU))
+	n.group(&schedulingv1beta1.PodGroupResourceClaim{ResourceClaimName: ptr.To("one")})
+	n.pod("a", grouped(podSpec("one")))
+	n.running(1)
+	n.agree(1)
+	n.reservedForGroup("one")
+	n.force(n.awaitPod("a", ""))
+	n.pod("a", grouped(podSpec("one")))
+	n.running(1)
+	n.agree(1)
+	n.remove("a", 1)
+	n.agree(0)
+}
+
+// reservedForGroup checks that the claim is reserved only for the pod group.
+func (n *namespace) reservedForGroup(name string) {
+	by := n.getClaim(name).Status.ReservedFor
+	expect.That(n, len(by) == 1 && by[0].Resource == "podgroups" && by[0].Name == "group",
+		"claim %s is reserved for %+v, want the group", name, by)
 }

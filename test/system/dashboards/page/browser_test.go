@@ -102,7 +102,6 @@ func (of browser) open(t *testing.T, address string, v view) *tab {
 
 // command sends a command of the DevTools protocol.
 func command[P any](b *tab, c cdp.Command[P, cdp.Empty], params P) {
-	b.t.Helper()
 	b.do(func(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
 		_, err := cdp.Call(ctx, t, c, params)
 		return chromedp.Void{}, err
@@ -165,7 +164,6 @@ func (b *tab) await(what, expression string) {
 
 // press presses a key where the focus is.
 func (b *tab) press(key string) {
-	b.t.Helper()
 	down := input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: key}
 	if key == "Escape" {
 		down.WindowsVirtualKeyCode = 27 // by which the browser closes dialogs
@@ -178,7 +176,6 @@ func (b *tab) press(key string) {
 
 // write types a text where the focus is.
 func (b *tab) write(text string) {
-	b.t.Helper()
 	command(b, input.InsertText, input.InsertTextParams{Text: text})
 }
 

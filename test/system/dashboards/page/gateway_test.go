@@ -25,7 +25,6 @@ import (
 // startGateway starts a gateway for the exporter at an address. The user lead may see everything,
 // and alice may get the claims of the namespace research.
 func startGateway(t *testing.T, exporter string) (api *kubetest.Server, gateway *live.Program) {
-	t.Helper()
 	api, kubeconfig := kubetest.New(t)
 	api.Allow("lead", func(authorizationv1.SubjectAccessReviewSpec) bool { return true })
 	api.Allow("alice", func(s authorizationv1.SubjectAccessReviewSpec) bool {

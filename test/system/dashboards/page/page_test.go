@@ -46,7 +46,6 @@ func rows(table string) string {
 
 // firstCells returns the texts of the first cells of those rows.
 func firstCells(b *tab, table string) []string {
-	b.t.Helper()
 	return value[[]string](b, rows(table)+`.map((r) => r.cells[0].textContent)`)
 }
 
@@ -253,7 +252,6 @@ func testWithoutScript(t *testing.T, browser browser, address string) {
 
 // startLarge starts the program on a node of 64 devices and 500 pods.
 func startLarge(t *testing.T) (address string, stop func()) {
-	t.Helper()
 	node := largenode.Start(t)
 	p := live.Launch(t, exec.Command(os.Getenv("DRA_EXPORTER"), node.Flags().Args()...))
 	address = "http://" + p.Address + "/"
