@@ -44,7 +44,6 @@ func open(t *testing.T, path string) (*Folder, rejections) {
 
 // keep writes documents, and waits until they are written.
 func keep(t *testing.T, f *Folder, entries ...entry) {
-	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, e := range entries {

@@ -53,7 +53,6 @@ func (c *counter) append(b []byte, n int64, clock func(time.Time) int64) []byte 
 
 // restoredCounter returns the counter of a restored state.
 func restoredCounter(t testing.TB, r *Restored) *counter {
-	t.Helper()
 	return must.Get(counterOf(r))(t)
 }
 
@@ -112,7 +111,6 @@ func (w *world) store() *Store {
 // run runs a process: it restores, and adds 1 at each of so many ticks. kill leaves the store as a
 // killed process does.
 func (w *world) run(ticks int, kill bool) (*Restored, *counter) {
-	w.Helper()
 	s := w.store()
 	r := s.Restore(w.Context(), time.Now())
 	c := &counter{}
@@ -158,7 +156,6 @@ func (w *world) newest() ([]byte, string) {
 }
 
 func (w *world) rewrite(name string, b []byte) {
-	w.Helper()
 	must.Do(w, os.WriteFile(name, b, 0o600))
 }
 
@@ -259,7 +256,6 @@ func TestCutAnywhere(t *testing.T) {
 
 // framesOf returns where the frames of a segment end.
 func framesOf(t testing.TB, b []byte) []int {
-	t.Helper()
 	var out []int
 	for rest := b; len(rest) > 0; {
 		_, _, after, err := next(rest)
@@ -400,7 +396,6 @@ func (f *fault) Truncate(size int64) error {
 
 // faulty returns a store whose segments are on a disk that fails.
 func (w *world) faulty(of fault) (*Store, *counter) {
-	w.Helper()
 	s := w.store()
 	c := &counter{}
 	if r := s.Restore(w.Context(), time.Now()); r != nil {
@@ -655,7 +650,6 @@ func TestSizeIsBounded(t *testing.T) {
 }
 
 func sizeOf(t testing.TB, path string) (sum int64) {
-	t.Helper()
 	for _, e := range must.Get(os.ReadDir(path))(t) {
 		if info, err := e.Info(); err == nil {
 			sum += info.Size()

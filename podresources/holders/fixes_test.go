@@ -102,7 +102,6 @@ func (s *story) empty(asked int) *story {
 
 // hold compares the UIDs of the holders, by all evidence.
 func (s *story) hold(want ...string) *story {
-	s.t.Helper()
 	held, _ := s.Holds(second(s.now), time.Time{})
 	var got []string
 	for _, a := range held.Allocations {
@@ -116,7 +115,6 @@ func (s *story) hold(want ...string) *story {
 
 // is compares the state of a pod.
 func (s *story) is(uid string, want State) *story {
-	s.t.Helper()
 	expect.Is(s.t, s.States()[uid].State, want, "after %d s the pod %q", s.now, uid)
 	return s
 }

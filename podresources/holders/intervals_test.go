@@ -53,7 +53,6 @@ func intervals(v podresources.View) (out []string) {
 }
 
 func (d *datesTest) expect(t *testing.T, what string, want ...string) {
-	t.Helper()
 	expect.Equal(t, what, want, intervals(d.view))
 }
 

@@ -50,7 +50,6 @@ func (q *askedQuery) UnmarshalYAML(node *yaml.Node) error {
 }
 
 func readAsked(t *testing.T) []asked {
-	t.Helper()
 	content := must.Get(os.ReadFile(filepath.Join("testdata", "compat.yaml")))(t)
 	var out []asked
 	must.Do(t, yaml.Unmarshal(content, &out))
@@ -86,7 +85,6 @@ const demoTime = 24 * time.Second
 
 // readDemo returns pages of the demo, every two seconds, in which its GPUs are of a vendor.
 func readDemo(t *testing.T, vendor string) []page {
-	t.Helper()
 	address := live.FreeAddress(t)
 	live.StartDemo(t, filepath.Join("..", "..", ".."), address)
 	var out []page
@@ -104,7 +102,6 @@ func readDemo(t *testing.T, vendor string) []page {
 // recordPages stores pages, in the order of their times, and evaluates rules after each. Series
 // that end are marked as stale, as a server does.
 func recordPages(t *testing.T, pages []page, groups []rules.Group) *engine {
-	t.Helper()
 	e := newEngine(t)
 	last := map[string][]point{} // by node, or rule
 	marked := func(source string, now []point, at time.Time) {
@@ -246,7 +243,6 @@ func telling() []string {
 // unconditional returns the query without a comparison that decides whether an alert fires, and the
 // labels that it selects or groups by.
 func unconditional(t *testing.T, expr string) (string, []string) {
-	t.Helper()
 	parsed := must.Get(parser.NewParser(parser.Options{}).ParseExpr(expr))(t)
 	var labels []string
 	parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
@@ -463,7 +459,6 @@ func TestCompatTable(t *testing.T) {
 
 // families reads an exposition in the text format.
 func families(t *testing.T, text string) []*dto.MetricFamily {
-	t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	byName := must.Get(parser.TextToMetricFamilies(strings.NewReader(text)))(t)
 	var out []*dto.MetricFamily

@@ -27,7 +27,6 @@ func testFiredAlert(t *testing.T, browser browser, demo string) {
 	t.Log(link)
 	as := func(user string) view { return view{width: 1300, height: 1000, user: user} }
 	shows := func(b *tab) {
-		t.Helper()
 		b.await("the claim", `document.querySelector('dialog h2')?.textContent === 'Claim `+hanging+`'`)
 		b.await("the rows of its node", `location.pathname === '/node/`+simnode.Name+`/' && `+rows("devices")+`.length > 3`)
 	}
@@ -59,7 +58,6 @@ func testFiredAlert(t *testing.T, browser browser, demo string) {
 // firedLink starts a Prometheus that scrapes an exporter, and returns the page_url of the alert
 // about the claim that hangs once it fires.
 func firedLink(t *testing.T, gateway, exporter string) (link string) {
-	t.Helper()
 	const config = `
 global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [rules.yaml]
@@ -95,7 +93,6 @@ scrape_configs:
 
 // shortRules are the rules of a gateway, whose alerts fire soon.
 func shortRules(t *testing.T, gateway string) string {
-	t.Helper()
 	catalog := query.NewCatalog()
 	o := rules.Defaults()
 	o.Gateway, o.For = gateway, time.Second
