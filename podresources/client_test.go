@@ -205,7 +205,8 @@ func TestParseAllocatable(t *testing.T) {
 	got, rejected = ParseAllocatable(&v1.AllocatableResourcesResponse{
 		Devices: []*v1.ContainerDevices{{ResourceName: gpu, DeviceIds: many}},
 	})
-	expect.That(t, len(got) == 4096 && rejected[driver.ReasonTooManyIDs] == 904, "%d devices, rejected %v", len(got), rejected)
+	expect.That(t, len(got) == 4096 && rejected[driver.ReasonTooManyIDs] == 904,
+		"%d devices, rejected %v", len(got), rejected)
 }
 
 // A kubelet lists what plugins offer at the time of the request. One that does not serve the
