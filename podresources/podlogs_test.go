@@ -101,9 +101,7 @@ func TestPodLogsHang(t *testing.T) {
 				t.Errorf("after %v: not as before", time.Since(begun))
 			}
 		}
-		if len(reported) != 2 || driver.ReasonOf(reported[1]) != driver.ReasonHung {
-			t.Errorf("reported %v", reported)
-		}
+		expect.That(t, len(reported) == 2 && driver.ReasonOf(reported[1]) == driver.ReasonHung, "reported %v", reported)
 		close(release)
 		synctest.Wait()
 		tree.mkdir("ns_b_" + uidB)

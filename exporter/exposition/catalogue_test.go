@@ -142,7 +142,6 @@ func TestNewQuantity(t *testing.T) {
 // presents checks what people see of the quantity.
 func presents(t *testing.T, s *exposition.Snapshot) {
 	t.Helper()
-	page := present.NewPage(s, present.Config{QuietAfter: time.Minute})
 	for _, tt := range []struct {
 		of   present.Subject
 		want string
@@ -152,7 +151,7 @@ func presents(t *testing.T, s *exposition.Snapshot) {
 		{present.Subject{Claim: "ns/claim-1"}, `fan power (front) +5 W`},
 		{present.Subject{Pod: "ns/pod-0"}, `fan power (front) +5 W`},
 	} {
-		d := page.Detail(tt.of)
+		d := present.NewDetail(s, present.Config{QuietAfter: time.Minute}, tt.of)
 		want := strings.NewReplacer("(", `\(`, ")", `\)`).Replace(tt.want)
 		if text := strings.Join(d.Lines(), "\n") + "\n"; !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("%s is not said of %+v:\n%s", want, tt.of, text)

@@ -438,9 +438,8 @@ func TestClaimLeavesTheFile(t *testing.T) {
 		n.answerTo(second(s), held("gpu-0", "a"))
 		n.expect("its claim is gone", false, holdings{})
 	}
-	if got := n.Claims()[claim]; !got.Deleted || !got.Read.Equal(second(3)) {
-		t.Errorf("the claim is %+v", got)
-	}
+	got := n.Claims()[claim]
+	expect.That(t, got.Deleted && got.Read.Equal(second(3)), "the claim is %+v", got)
 	n.ClaimsListed(nil, second(3).Add(keepDeleted+1))
 	_, known := n.Claims()[claim]
 	expect.That(t, !known, "a claim that left the file is kept for ever")

@@ -6,7 +6,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -83,19 +82,11 @@ const (
 type wire []byte
 
 // codec is gRPC's codec for protobuf, which also sends a wire unchanged.
-type codec struct{}
+type codec struct{ encoding.CodecV2 }
 
-var _ encoding.CodecV2 = codec{}
-
-func (codec) Name() string { return proto.Name }
-
-func (codec) Marshal(v any) (mem.BufferSlice, error) {
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if w, ok := v.(wire); ok {
 		return mem.BufferSlice{mem.SliceBuffer(w)}, nil
 	}
-	return encoding.GetCodecV2(proto.Name).Marshal(v)
-}
-
-func (codec) Unmarshal(data mem.BufferSlice, v any) error {
-	return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
+	return c.CodecV2.Marshal(v)
 }

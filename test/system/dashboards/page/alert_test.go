@@ -9,6 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
@@ -48,9 +49,8 @@ func testFiredAlert(t *testing.T, browser browser, demo string) {
 	own := browser.open(t, link, as("alice"))
 	own.await("the claim alone", `document.querySelector('main.detail h2')?.textContent === 'Claim `+hanging+`'`)
 	text := value[string](own, `document.body.innerText`)
-	if !strings.Contains(text, "claim_stalled") || strings.Contains(text, "team-vision") {
-		t.Errorf("the page of the claim has\n%s", text)
-	}
+	expect.That(t, strings.Contains(text, "claim_stalled") && !strings.Contains(text, "team-vision"),
+		"the page of the claim has\n%s", text)
 	own.checkWidth()
 	own.picture("alert-own")
 }
