@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -114,44 +113,36 @@ func (f *Finder) DeviceNode(ctx context.Context, driverName, pool, device string
 func (f *Finder) deviceNode(ctx context.Context, selector, pool, device string) (node string, err error) {
 	query := url.Values{"fieldSelector": {selector}, "limit": {fmt.Sprint(slicePageSize)}}
 	for {
-		p, err := f.list(ctx, func(ctx context.Context) (io.ReadCloser, error) {
+		var page struct {
+			Metadata metav1.ListMeta `json:"metadata"`
+			Items    []struct {
+				Spec struct {
+					NodeName string                  `json:"nodeName"`
+					Pool     resourcev1.ResourcePool `json:"pool"`
+					Devices  []named                 `json:"devices"`
+				} `json:"spec"`
+			} `json:"items"`
+		}
+		if err := fetch(ctx, maxFound, &page, func(ctx context.Context) (io.ReadCloser, error) {
 			return f.versions.get(ctx, "resourceslices", query)
-		})
-		if err != nil {
+		}); err != nil {
 			return "", err
 		}
-		for _, object := range p.Items {
-			if node := nodeOfDevice(object, pool, device); node != "" {
-				return node, nil
+		for _, slice := range page.Items {
+			if slice.Spec.Pool.Name == pool && slices.Contains(slice.Spec.Devices, named{device}) {
+				return slice.Spec.NodeName, nil
 			}
 		}
-		if p.Metadata.Continue == "" {
+		if page.Metadata.Continue == "" {
 			return "", nil
 		}
-		query.Set("continue", p.Metadata.Continue)
+		query.Set("continue", page.Metadata.Continue)
 	}
 }
 
-// nodeOfDevice returns the node of a slice if it has a device of a pool.
-func nodeOfDevice(object json.RawMessage, pool, device string) string {
-	var slice struct {
-		Spec struct {
-			NodeName string                  `json:"nodeName"`
-			Pool     resourcev1.ResourcePool `json:"pool"`
-			Devices  []struct {
-				Name string `json:"name"`
-			} `json:"devices"`
-		} `json:"spec"`
-	}
-	if json.Unmarshal(object, &slice) != nil || slice.Spec.Pool.Name != pool {
-		return ""
-	}
-	for _, d := range slice.Spec.Devices {
-		if d.Name == device {
-			return slice.Spec.NodeName
-		}
-	}
-	return ""
+// named is an object that has a name.
+type named struct {
+	Name string `json:"name"`
 }
 
 // Exporters returns the addresses (HOST:PORT) of the endpoints of a Service, by node, for endpoints
@@ -160,14 +151,16 @@ func nodeOfDevice(object json.RawMessage, pool, device string) string {
 func (f *Finder) Exporters(ctx context.Context, namespace, service, port string) (map[string]string, error) {
 	path := "/apis/discovery.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/endpointslices"
 	query := url.Values{"labelSelector": {discoveryv1.LabelServiceName + "=" + service}, "resourceVersion": {"0"}}
-	p, err := f.list(ctx, func(ctx context.Context) (io.ReadCloser, error) { return f.api.Get(ctx, path, query) })
-	if err != nil {
+	var list discoveryv1.EndpointSliceList
+	if err := fetch(ctx, maxFound, &list, func(ctx context.Context) (io.ReadCloser, error) {
+		return f.api.Get(ctx, path, query)
+	}); err != nil {
 		return nil, err
 	}
 	out, ending := map[string]string{}, map[string]bool{}
-	for _, object := range p.Items {
-		var slice discoveryv1.EndpointSlice
-		if json.Unmarshal(object, &slice) != nil || slice.AddressType == discoveryv1.AddressTypeFQDN {
+	for n := range list.Items {
+		slice := &list.Items[n]
+		if slice.AddressType == discoveryv1.AddressTypeFQDN {
 			continue
 		}
 		at := slices.IndexFunc(slice.Ports, func(p discoveryv1.EndpointPort) bool {
@@ -198,10 +191,4 @@ func (f *Finder) get(ctx context.Context, into any, get func(context.Context) (i
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// list reads a page of a list.
-func (f *Finder) list(ctx context.Context, get func(context.Context) (io.ReadCloser, error)) (*page, error) {
-	p := &page{}
-	return p, fetch(ctx, maxFound, p, get)
 }
