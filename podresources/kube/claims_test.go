@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -14,7 +13,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -399,38 +397,5 @@ func FuzzPod(f *testing.F) {
 			facts.Running < 0 || facts.Running > 0 && !facts.Started {
 			t.Fatalf("facts %+v", facts)
 		}
-	})
-}
-
-// Whatever a watch sends, its events are decoded or end it, and an object is JSON.
-func FuzzEvents(f *testing.F) {
-	f.Add([]byte(`{"type":"ADDED","object":{"metadata":{"resourceVersion":"7"}}}` +
-		`{"type":"DELETED","object":{"metadata":{"resourceVersion":"8"}}}`))
-	f.Add([]byte(`{"type":"ADDED","object":{"metadata":7}}`))
-	f.Add([]byte(`{"type":"ERROR","object":{"code":410,"message":"too old"}}`))
-	f.Add([]byte(`{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9",` +
-		`"annotations":{"k8s.io/initial-events-end":"true"}}}}{"type":"ADD`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		valid := func(object json.RawMessage) {
-			if len(object) > 0 && !json.Valid(object) {
-				t.Fatalf("object %q", object)
-			}
-		}
-		e := &events{
-			limit: limited(bytes.NewReader(data), maxEvent), add: valid, fail: func(error) {},
-		}
-		e.decoder = json.NewDecoder(e.limit)
-		for range len(data) + 1 {
-			kind, object, err := e.Decode()
-			if err != nil {
-				return
-			}
-			if o, ok := object.(*watched); ok {
-				valid(o.raw)
-			} else if kind != watch.Error {
-				t.Fatalf("%s %T", kind, object)
-			}
-		}
-		t.Fatalf("more events than bytes: %q", data)
 	})
 }
