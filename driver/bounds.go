@@ -82,10 +82,10 @@ func Malformed() float64 { return math.Float64frombits(malformed) }
 // IsMalformed reports whether a value is that of [Malformed].
 func IsMalformed(value float64) bool { return math.Float64bits(value) == malformed }
 
-// NumberOf returns the number that a source has parsed, [Malformed] if the error says that it is
-// none. It is false for other errors.
+// NumberOf returns the number that a source has parsed, [Malformed] if it is a code for "no value"
+// or the error says that it is none. It is false for other errors.
 func NumberOf[T int64 | uint64 | float64](number T, err error) (float64, bool) {
-	if err != nil && ReasonOf(err) == ReasonMalformed {
+	if err == nil && IsCode(float64(number)) || err != nil && ReasonOf(err) == ReasonMalformed {
 		return Malformed(), true
 	}
 	return float64(number), err == nil
@@ -100,7 +100,7 @@ func (s *Spec) Check(value float64) Reason {
 		return ReasonNotFinite
 	case s.NonNegative && value < 0:
 		return ReasonNegative
-	case s.isCode(value):
+	case IsCode(value):
 		return ReasonNoValue
 	case s.Max > 0 && value > s.Max, s.Min < 0 && value < s.Min:
 		return ReasonOutOfRange

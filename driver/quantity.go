@@ -594,7 +594,7 @@ const (
 	maxPerformanceState = 15
 	maxLanes            = 256
 	maxGeneration       = 16
-	maxRotation         = 1e5
+	maxRotation         = 6e4 // hwmon chips return 65535 for no value
 )
 
 func directions() Label { return Label{Name: "direction", Values: []string{"receive", "transmit"}} }

@@ -8,9 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/klauspost/compress/gzip"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/state"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -200,46 +202,66 @@ func benchTick(b *testing.B, part string, devices, pods int) {
 	}
 }
 
-// BenchmarkScrape is what one scrape costs, without compression: in text, and as protobuf, which
-// carries created timestamps.
+// BenchmarkScrape is what one scrape costs, without compression, in text and as protobuf: by this
+// renderer, and by the encoders of prometheus/common/expfmt, which get finished families.
 func BenchmarkScrape(b *testing.B) {
 	for name, format := range map[string]expfmt.FormatType{
-		"text": expfmt.TypeTextPlain, "protobuf": expfmt.TypeProtoDelim,
+		"text": expfmt.TypeTextPlain, "openmetrics": expfmt.TypeOpenMetrics, "protobuf": expfmt.TypeProtoDelim,
 	} {
+		of := expfmt.NewFormat(format).WithEscapingScheme(model.NoEscaping) // as Prometheus 3 asks
 		b.Run(name, func(b *testing.B) {
-			sizes(b, func(b *testing.B, devices, pods int) {
-				benchScrape(b, expfmt.NewFormat(format).WithEscapingScheme(model.NoEscaping), devices, pods) // as Prometheus 3 asks
-			})
+			sizes(b, func(b *testing.B, devices, pods int) { benchScrape(b, of, devices, pods, false) })
 		})
+		b.Run(name+"/expfmt/devices=64/pods=500", func(b *testing.B) { benchScrape(b, of, 64, 500, true) })
 	}
 }
 
-func benchScrape(b *testing.B, format expfmt.Format, devices, pods int) {
+// benchScrape measures the answers for a snapshot after the first one, which makes the labels.
+func benchScrape(b *testing.B, format expfmt.Format, devices, pods int, library bool) {
 	n := newNode(devices, pods)
 	l, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(0, nil)
 	var s *exposition.Snapshot
-	for range 3 {
+	began, noise := n.now, rand.New(rand.NewPCG(1, 2))
+	for range 20 {
 		n.tick()
+		n.swing(began, noise.Float64, nil)
 		s = limiter.Apply(l, l.Advance(join.Join(n.in), n.now))
 	}
-	benchRender(b, s, format)
-}
-
-// benchRender measures the renderings of a snapshot after the first one, which makes the labels.
-func benchRender(b *testing.B, s *exposition.Snapshot, format expfmt.Format) {
-	e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s }, exposition.Config{})
+	e := exportertest.Render(s, exposition.Config{})
 	var out bytes.Buffer
-	must.Get(e.Write(&out, format))(b)
+	write := func() { must.Get(e.Write(&out, format))(b) }
+	if families := exportertest.Decode(b, e); library {
+		write = func() {
+			encoder := expfmt.NewEncoder(&out, format)
+			for _, f := range families {
+				must.Do(b, encoder.Encode(f))
+			}
+		}
+	}
+	write()
 	b.ReportAllocs()
 	userBefore, systemBefore := cpuTime(b)
 	for b.Loop() {
 		out.Reset()
-		must.Get(e.Write(&out, format))(b)
+		write()
 	}
 	user, system := cpuTime(b)
+	var compressed bytes.Buffer
+	z := must.Get(gzip.NewWriterLevel(&compressed, web.CompressionLevel))(b)
+	must.Get(z.Write(out.Bytes()))(b)
+	must.Do(b, z.Close())
 	b.ReportMetric((user+system-userBefore-systemBefore).Seconds()*1e3/float64(b.N), "cpu-ms/op")
 	b.ReportMetric(float64(s.Series), "series")
 	b.ReportMetric(float64(out.Len()), "bytes")
+	b.ReportMetric(float64(compressed.Len()), "compressed-bytes")
+}
+
+// cpuTime returns for how long this process has computed, and the kernel for it.
+func cpuTime(tb testing.TB) (user, system time.Duration) {
+	tb.Helper()
+	var usage unix.Rusage
+	must.Do(tb, unix.Getrusage(unix.RUSAGE_SELF, &usage))
+	return time.Duration(usage.Utime.Nano()), time.Duration(usage.Stime.Nano())
 }
 
 // BenchmarkState measures the cost and the size of writing the changes of a tick, and the whole

@@ -51,7 +51,7 @@ type podSearch[T any] struct {
 	asked   map[string]bool // the pods that were requested last
 	stepped time.Time       // the last step of a search
 	pause   time.Duration   // before the next search
-	walk    *processWalk    // the search in progress, or nil
+	walk    *os.File        // the procfs, of which the search in progress has read a part, or nil
 	found   map[string]T    // by it, so far
 	wanted  map[string]bool // the pods that were requested when it began
 }
@@ -114,14 +114,18 @@ func (s *podSearch[T]) ask(uids []string) {
 func (s *podSearch[T]) step(add func(found map[string]T, uid string, pid int)) {
 	s.stepped = s.now()
 	if s.walk == nil {
-		walk := s.processes.walk()
-		s.walk, s.found, s.wanted = &walk, map[string]T{}, s.asked
+		s.walk, _ = os.Open(s.processes.procfs) // nil: it can't be read
+		s.found, s.wanted = map[string]T{}, s.asked
 	}
-	if !s.walk.step(s.atOnce, func(pid int) {
-		if uid := s.processes.podOfContained(pid); s.asked[uid] {
-			add(s.found, uid, pid)
+	names, err := s.walk.Readdirnames(s.atOnce)
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil && pid > 0 {
+			if uid := s.processes.podOfContained(pid); s.asked[uid] {
+				add(s.found, uid, pid)
+			}
 		}
-	}) {
+	}
+	if err == nil && len(names) == s.atOnce {
 		return
 	}
 	s.known = s.found
@@ -137,7 +141,7 @@ func (s *podSearch[T]) step(add func(found map[string]T, uid string, pid int)) {
 // end ends the search in progress, if there is one.
 func (s *podSearch[T]) end() {
 	if s.walk != nil {
-		s.walk.close()
+		_ = s.walk.Close() // it was only read
 		s.walk, s.found = nil, nil
 	}
 }
@@ -304,31 +308,6 @@ func parseProcessCgroup(text []byte) (uid, container string) {
 	}
 	return "", ""
 }
-
-// processWalk visits all processes of a procfs once, in steps.
-type processWalk struct {
-	folder *os.File // the procfs, of which a part is read; nil: it can't be read
-}
-
-// walk starts a walk, which visits nothing if the procfs can't be read.
-func (p Processes) walk() processWalk {
-	folder, _ := os.Open(p.procfs)
-	return processWalk{folder}
-}
-
-// step calls look for the next n processes, and reports whether these were the last.
-func (w processWalk) step(n int, look func(pid int)) (ended bool) {
-	names, err := w.folder.Readdirnames(n)
-	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil && pid > 0 {
-			look(pid)
-		}
-	}
-	return err != nil || len(names) < n
-}
-
-// close ends the walk.
-func (w processWalk) close() { _ = w.folder.Close() } // it was only read
 
 // PodWork is what the processes of a pod have done on the host so far. What can't be read is NaN.
 type PodWork struct {

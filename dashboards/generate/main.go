@@ -128,45 +128,28 @@ func generate(o rules.Options) (files, chart map[string][]byte, err error) {
 		"": groups, "-node": rules.Of(rules.Node, groups), "-global": rules.Of(rules.Global, groups),
 	} {
 		plain, errPlain := rules.File(groups)
-		operator, errOperator := rules.PrometheusRule("dra-exporter"+suffix, groups)
-		files["rules"+suffix+".yaml"], files["kubernetes/prometheusrule"+suffix+".yaml"] = plain, operator
-		err = errors.Join(err, errPlain, errOperator)
+		files["rules"+suffix+".yaml"] = plain
+		err = errors.Join(err, errPlain)
 	}
 	replacements, errReplacements := rules.Replacements(o, catalog)
 	err = errors.Join(err, errReplacements)
 	for i := range replacements {
 		r := &replacements[i]
 		plain, errPlain := rules.File(r.Groups())
-		operator, errOperator := rules.PrometheusRule("dra-exporter-compat-"+r.Exporter, r.Groups())
 		inChart, errChart := r.Chart()
 		files["compat/"+r.Exporter+".yaml"], chart["compat/"+r.Value+".yaml"] = plain, inChart
-		files["kubernetes/prometheusrule-compat-"+r.Exporter+".yaml"] = operator
-		err = errors.Join(err, errPlain, errOperator, errChart)
+		err = errors.Join(err, errPlain, errChart)
 	}
 	catalog = grafana.Catalog(catalog)
 	for _, board := range grafana.Boards() {
 		board.Gateway = placeholder
 		inChart, errChart := board.JSON(catalog)
-		chart["dashboards/"+board.UID+".json"] = inChart
 		board.Gateway = strings.TrimSuffix(o.Gateway, "/")
-		err = errors.Join(err, errChart, board.Check(catalog), addBoard(files, board, catalog))
+		plain, errPlain := board.JSON(catalog)
+		chart["dashboards/"+board.UID+".json"], files["grafana/"+board.UID+".json"] = inChart, plain
+		err = errors.Join(err, board.Check(catalog), errChart, errPlain)
 	}
 	return files, chart, err
-}
-
-// addBoard adds the files of a dashboard: Grafana's JSON and the Kubernetes objects that contain it
-// or refer to it.
-func addBoard(files map[string][]byte, board grafana.Board, catalog query.Catalog) error {
-	content, err := board.JSON(catalog)
-	if err != nil {
-		return err
-	}
-	configMap, errMap := board.ConfigMap(content)
-	object, errObject := board.GrafanaDashboard()
-	files["grafana/"+board.UID+".json"] = content
-	files["kubernetes/configmap-"+board.UID+".yaml"] = configMap
-	files["kubernetes/grafanadashboard-"+board.UID+".yaml"] = object
-	return errors.Join(errMap, errObject)
 }
 
 func write(path string, content []byte) error {

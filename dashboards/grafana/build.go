@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/grafana/grafana-foundation-sdk/go/cog"
 	"github.com/grafana/grafana-foundation-sdk/go/common"
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
@@ -17,9 +18,6 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/statetimeline"
 	"github.com/grafana/grafana-foundation-sdk/go/table"
 	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
-	"github.com/prometheus/prometheus/promql/parser"
-
-	"github.com/dra-exporter/dra-exporter/dashboards/query"
 )
 
 const (
@@ -123,7 +121,7 @@ func (p *Panel) build(b *Board, catalog query.Catalog) (dashboard.Panel, error) 
 	switch {
 	case p.bars:
 		panel.Interval, panel.MaxDataPoints = new(barEvery), new(float64(mostBars))
-	case p.recorded():
+	case p.recorded(catalog):
 		panel.Interval = new(recordedEvery)
 	}
 	if panel.FieldConfig == nil {
@@ -251,20 +249,11 @@ const (
 	mostBars = 28
 )
 
-// recorded reports whether all queries of the panel read records, whose names have colons.
-func (p *Panel) recorded() bool {
+// recorded reports whether all queries of the panel read records.
+func (p *Panel) recorded(catalog query.Catalog) bool {
 	return !slices.ContainsFunc(p.Targets, func(t Target) bool {
-		parsed, err := parser.NewParser(parser.Options{}).ParseExpr(checkable(Expand(t.Expr)))
-		if err != nil { // the check of expressions reports the error
-			return true
-		}
-		found := false
-		parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
-			selector, ok := node.(*parser.VectorSelector)
-			found = found || ok && !strings.Contains(selector.Name, ":")
-			return nil
-		})
-		return found
+		answer, err := catalog.Check(checkable(Expand(t.Expr)))
+		return err == nil && !answer.Records // the check of expressions reports the error
 	})
 }
 

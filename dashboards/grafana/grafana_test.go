@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
@@ -420,32 +419,4 @@ func TestNumbers(t *testing.T) {
 		}
 	}
 	expect.That(t, counts >= 20, "%d counts", counts)
-}
-
-func TestKubernetesForms(t *testing.T) {
-	b := fleet()
-	content := must.Get(b.JSON(newCatalog(t)))(t)
-	type object struct {
-		Metadata struct {
-			Name   string
-			Labels map[string]string
-		}
-		Data map[string]string
-		Spec struct {
-			Ref struct{ Name, Key string } `yaml:"configMapRef"`
-		}
-	}
-	var configMap, operator object
-	for into, write := range map[*object]func() ([]byte, error){
-		&configMap: func() ([]byte, error) { return b.ConfigMap(content) }, &operator: b.GrafanaDashboard,
-	} {
-		text := must.Get(write())(t)
-		must.Do(t, yaml.Unmarshal(text, into))
-	}
-	if configMap.Metadata.Labels["grafana_dashboard"] != "1" || configMap.Data["dra-fleet.json"] != string(content) {
-		t.Errorf("the ConfigMap is %+v", configMap.Metadata)
-	}
-	if ref := operator.Spec.Ref; ref.Name != configMap.Metadata.Name || configMap.Data[ref.Key] == "" {
-		t.Errorf("the operator's object names %+v", ref)
-	}
 }

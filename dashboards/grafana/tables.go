@@ -149,9 +149,7 @@ func columnTitles() map[string]string {
 		"revision": "Revision", "goversion": "Go", "input": "Input", "resource": "Resource", "action": "Action",
 		"listed": "Listed", "workload_kind": "Part of a", "workload_name": "Workload", "queue": "Queue",
 		"closest": "Closest", "farthest": "Farthest", "cause": "Cause", "work": "Work", "node_local": "Node-local",
-		"alternative": "Smallest that fits", "health": "Health", "link": "Link", "error_type": "Error",
-		"driver_name": "Driver", "operation": "Operation", "operation_name": "Operation", "method_name": "Call",
-		"is_error": "Failed", "grpc_status_code": "Status",
+		"alternative": "Smallest that fits", "health": "Health", "link": "Link",
 	}
 }
 

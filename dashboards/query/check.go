@@ -17,6 +17,8 @@ type Answer struct {
 	// Merged is whether a value is of several devices or nodes: an aggregation drops a label that
 	// distinguishes them.
 	Merged bool
+	// Records is whether all that it reads are records, whose names have colons.
+	Records bool
 
 	open   bool // labels that flags copy are possible too
 	scalar bool
@@ -35,9 +37,9 @@ func (c Catalog) Check(expression string) (Answer, error) {
 	if err != nil {
 		return Answer{}, fmt.Errorf("parse %s: %w", expression, err)
 	}
-	k := checker{catalog: c}
+	k := checker{catalog: c, records: true}
 	answer := k.expr(parsed)
-	answer.Merged = k.merged
+	answer.Merged, answer.Records = k.merged, k.records
 	if err := errors.Join(k.errs...); err != nil {
 		return Answer{}, fmt.Errorf("check %s: %w", expression, err)
 	}
@@ -49,6 +51,7 @@ type checker struct {
 	catalog Catalog
 	errs    []error
 	merged  bool
+	records bool
 }
 
 func (k *checker) fail(format string, args ...any) {
@@ -84,6 +87,7 @@ func (k *checker) selector(e *parser.VectorSelector) Answer {
 	if !ok {
 		k.fail("there is no metric %q", e.Name)
 	}
+	k.records = k.records && strings.Contains(e.Name, ":")
 	a := Answer{Labels: slices.Concat(f.Labels, TargetLabels()), open: f.Open}
 	for _, m := range e.LabelMatchers {
 		if ok && m.Name != model.MetricNameLabel && !a.Has(m.Name) {

@@ -1,7 +1,8 @@
 package rules
 
 import (
-	"slices"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -29,29 +30,21 @@ type alert struct {
 	mitigation string // what to do
 }
 
-// alertGroup is a group of at most 20 rules, see recordingGroup.
-type alertGroup struct {
-	name   string
-	scope  Scope
-	every  string // an abbreviation, see Options.words; empty: the interval of the server
-	alerts []alert
-}
-
-func alerts(o *Options) []alertGroup {
-	return []alertGroup{
-		{"dra-exporter-claims", Node, "", slices.Concat(
+func alerts(o *Options) []ruleGroup {
+	return []ruleGroup{
+		{"dra-exporter-claims", Node, "", rulesOf(
 			claimAlerts(o), stalledAlerts(o), hitAlerts(o), claimStateAlerts(o),
 		)},
-		{"dra-exporter-device-health", Node, "", slices.Concat(
+		{"dra-exporter-device-health", Node, "", rulesOf(
 			deviceAlerts(o), lostDeviceAlerts(o), hardwareAlerts(o), linkAlerts(o), networkLinkAlerts(o),
 		)},
-		{"dra-exporter-device-errors", Node, "", errorAlerts(o)},
+		{"dra-exporter-device-errors", Node, "", rulesOf(errorAlerts(o))},
 		// These alerts read many series, and their conditions last long.
-		{"dra-exporter-lasting", Node, "<idle interval>", loadAlerts(o)},
-		{"dra-exporter-partly", Node, "<long interval>", append(partlyIdleAlerts(o), staleTaintAlert(o))},
-		{"dra-exporter-exporter", Node, "", slices.Concat(exporterAlerts(o), valueAlerts(o), holderAlerts(o))},
-		{"dra-exporter-exporters", Global, "", exportersAlerts(o)},
-		{"dra-exporter-capacity", Global, "", slices.Concat(capacityAlerts(o), stragglerAlerts(o))},
+		{"dra-exporter-lasting", Node, "<idle interval>", rulesOf(loadAlerts(o))},
+		{"dra-exporter-partly", Node, "<long interval>", rulesOf(partlyIdleAlerts(o), []alert{staleTaintAlert(o)})},
+		{"dra-exporter-exporter", Node, "", rulesOf(exporterAlerts(o), valueAlerts(o), holderAlerts(o))},
+		{"dra-exporter-exporters", Global, "", rulesOf(exportersAlerts(o))},
+		{"dra-exporter-capacity", Global, "", rulesOf(capacityAlerts(o), stragglerAlerts(o))},
 	}
 }
 
@@ -61,34 +54,47 @@ const (
 	aDevice = "Device {{ $labels.device }} of {{ $labels.driver }} on node {{ $labels.node }}"
 	aNode   = "node {{ $labels.node }}"
 
-	// idleSince says when a claim was last active, and what its devices cost.
-	idleSince = `{{ with printf "time() - max(dra_claim_last_active_timestamp_seconds{cluster='%s',node='%s',` +
-		`namespace='%s',resourceclaim_name='%s'})" $labels.cluster $labels.node $labels.namespace ` +
-		`$labels.resourceclaim_name | query }} The last activity was ` +
-		`{{ . | first | value | humanizeDuration }} ago.{{ end }}` +
-		`{{ with printf "claim:dra_cost:per_day{cluster='%s',node='%s',namespace='%s',resourceclaim_name='%s'}" ` +
-		`$labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name | query }} ` +
-		`Its devices cost {{ . | first | value | printf "%.2f" }} a day.{{ end }}`
-	// podIdleSince says the same of a pod without a claim.
-	podIdleSince = `{{ with printf "time() - max(dra_pod_unclaimed_last_active_timestamp_seconds{cluster='%s',node='%s',` +
-		`namespace='%s',pod='%s'})" $labels.cluster $labels.node $labels.namespace $labels.pod | query }} ` +
-		`The last activity was {{ . | first | value | humanizeDuration }} ago.{{ end }}` +
-		`{{ with printf "claim:dra_cost:per_day{cluster='%s',node='%s',namespace='%s',resourceclaim_name='',pod='%s'}" ` +
-		`$labels.cluster $labels.node $labels.namespace $labels.pod | query }} ` +
-		`Its devices cost {{ . | first | value | printf "%.2f" }} a day.{{ end }}`
-	// thresholds says above which values the exporter of the node counts a device as used.
-	thresholds = `{{ with printf "dra_exporter_idle_threshold_ratio{cluster='%s',node='%s'}" $labels.cluster ` +
-		`$labels.node | query }} Used is a utilization above {{ . | first | value | humanizePercentage }}` +
-		`{{ with printf "dra_exporter_idle_network_threshold_bytes_per_second{cluster='%s',node='%s'}" $labels.cluster ` +
-		`$labels.node | query }}, or network traffic above {{ . | first | value | humanize }}B/s{{ end }}.{{ end }}`
-	// heldBy lists the claims that hold a device, and their pods.
-	heldBy = `{{ with printf "group by (namespace, resourceclaim_name) (dra_claim_device_info{cluster='%s',node='%s',` +
-		`driver='%s',pool='%s',device='%s',admin_access='false'})" $labels.cluster $labels.node $labels.driver ` +
-		`$labels.pool $labels.device | query }} Held by{{ range $i, $c := . }}{{ if $i }},{{ end }} ` +
-		`{{ $c.Labels.namespace }}/{{ $c.Labels.resourceclaim_name }}{{ end }}.{{ end }}` +
-		`{{ with printf "group by (namespace, pod) (dra_pod_claim_info{cluster='%s',node='%s',driver='%s',pool='%s',` +
-		`device='%s',attribution!=''})" $labels.cluster $labels.node $labels.driver $labels.pool $labels.device | query }} ` +
-		`Used by{{ range $i, $c := . }}{{ if $i }},{{ end }} {{ $c.Labels.namespace }}/{{ $c.Labels.pod }}{{ end }}.{{ end }}`
-
 	optOut = "If it may be idle, [silence the alert](README.md#tuning)."
 )
+
+// asked is a part of a text with the answer to a query. In the query, <it> are these labels of the
+// alert.
+func asked(labels, query, text string) string {
+	words := strings.NewReplacer(LabelWords()...)
+	var it, values []string
+	for i, label := range strings.Split(words.Replace(labels), ", ") {
+		it, values = append(it, fmt.Sprintf("%s='%%[%d]s'", label, i+1)), append(values, "$labels."+label)
+	}
+	query = strings.ReplaceAll(words.Replace(query), "<it>", strings.Join(it, ","))
+	return `{{ with printf "` + query + `" ` + strings.Join(values, " ") + ` | query }}` + text + `{{ end }}`
+}
+
+// each lists the series of an answer.
+func each(text string) string {
+	return "{{ range $i, $c := . }}{{ if $i }},{{ end }} " + text + "{{ end }}"
+}
+
+// idleSince says when a holder with these labels was last active, by the families of a kind, and
+// what its devices cost.
+func idleSince(labels, kind, more string) string {
+	return asked(labels, "time() - max(dra_"+kind+"_last_active_timestamp_seconds{<it>})",
+		" The last activity was {{ . | first | value | humanizeDuration }} ago.") +
+		asked(labels, "claim:dra_cost:per_day{<it>"+more+"}",
+			` Its devices cost {{ . | first | value | printf "%.2f" }} a day.`)
+}
+
+// thresholds says above which values the exporter of the node counts a device as used.
+func thresholds() string {
+	return asked("<node>", "dra_exporter_idle_threshold_ratio{<it>}",
+		" Used is a utilization above {{ . | first | value | humanizePercentage }}"+
+			asked("<node>", "dra_exporter_idle_network_threshold_bytes_per_second{<it>}",
+				", or network traffic above {{ . | first | value | humanize }}B/s")+".")
+}
+
+// heldBy lists the claims that hold a device, and their pods.
+func heldBy() string {
+	return asked("<device>", "group by (namespace, resourceclaim_name) (dra_claim_device_info{<it>,admin_access='false'})",
+		" Held by"+each("{{ $c.Labels.namespace }}/{{ $c.Labels.resourceclaim_name }}")+".") +
+		asked("<device>", "group by (namespace, pod) (dra_pod_claim_info{<it>,attribution!=''})",
+			" Used by"+each("{{ $c.Labels.namespace }}/{{ $c.Labels.pod }}")+".")
+}

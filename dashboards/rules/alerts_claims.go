@@ -1,9 +1,6 @@
 package rules
 
-import (
-	"strings"
-	"time"
-)
+import "time"
 
 // notPrepared is how long the devices of a claim may wait for their driver. A driver that restarts,
 // or an image that is pulled, takes less.
@@ -27,7 +24,7 @@ func claimAlerts(o *Options) []alert {
 			unless on (<claim>) (` + memoryHeld + ` > <idle memory>)`,
 			summary: aClaim + " holds devices and does not use them.",
 			description: "All devices that the claim holds on " + aNode + " ({{ $value }}) were used for less than " +
-				"<used percent> of the last <idle window>." + thresholds + idleSince,
+				"<used percent> of the last <idle window>." + thresholds() + idleSince("<claim>", "claim", ""),
 			meaning: "All devices of the claim, of all its drivers, were held and measured for most of the window, and were " +
 				"[idle](README.md#tuning).",
 			diagnosis: "The Claim dashboard: pods, and the time of the last activity. The pods' logs show whether " +
@@ -41,7 +38,7 @@ func claimAlerts(o *Options) []alert {
 			summary: aClaim + " holds device memory but its devices are idle.",
 			description: "All devices that the claim holds on " + aNode + " ({{ $value }}) were used for less than " +
 				"<used percent> of the last <idle window>, while it has memory in use on them: a loaded model without " +
-				"requests, a notebook, or a job that hangs." + idleSince,
+				"requests, a notebook, or a job that hangs." + idleSince("<claim>", "claim", ""),
 			meaning: "As [DRAClaimIdle](#draclaimidle), but the workload has data on the devices: it may hang, or serve a " +
 				"model without requests.",
 			diagnosis: "The Claim dashboard: activity that stops suddenly indicates a hang, activity that fades " +
@@ -54,7 +51,8 @@ func claimAlerts(o *Options) []alert {
 			max by (<pod>) (claim:dra_wasted_devices:count and on (<pod>) ` + unclaimed + `) > 0`,
 			summary: aPod + " holds devices and does not use them.",
 			description: "All devices that a device plugin gave to the pod on " + aNode + " ({{ $value }}) were used for less " +
-				"than <used percent> of the last <idle window>." + thresholds + podIdleSince,
+				"than <used percent> of the last <idle window>." + thresholds() +
+				idleSince("<pod>", "pod_unclaimed", ",resourceclaim_name=''"),
 			meaning: "As [DRAClaimIdle](#draclaimidle), for the devices that a device plugin gave to a pod, " +
 				"without a claim.",
 			diagnosis: "`dra_pod_memory_used_bytes` of the pod: a loaded model without requests, or a job that " +
@@ -71,15 +69,6 @@ const otherDevices = `topk(8, ` + memberRecord + ` * on (<device>) group_left (r
 	`unless on (<device>) dra_claim_stalled{<it>} ` +
 	`and on (<workload>) (` + memberRecord + ` and on (<device>) dra_claim_stalled{<it>}))`
 
-// ofClaim is a part of a text about a claim, with the answer to a query in which <it> are the
-// claim's labels.
-func ofClaim(query, text string) string {
-	query = strings.NewReplacer(append(LabelWords(), "<it>",
-		"cluster='%[1]s',node='%[2]s',namespace='%[3]s',resourceclaim_name='%[4]s'")...).Replace(query)
-	return `{{ with printf "` + query + `" $labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name ` +
-		`| query }}` + text + `{{ end }}`
-}
-
 // stalledAlerts are about claims that are busy without progress.
 func stalledAlerts(o *Options) []alert {
 	return []alert{
@@ -90,10 +79,11 @@ func stalledAlerts(o *Options) []alert {
 			summary: aClaim + " keeps its devices busy without progress.",
 			description: "{{ $value }} of the claim's devices on " + aNode + " are fully utilized without a pause, but no " +
 				"other measured quantity shows progress, as when a collective operation hangs." +
-				ofClaim("count by (reason) (dra_claim_stalled{<it>} == 1)",
+				asked("<claim>", "count by (reason) (dra_claim_stalled{<it>} == 1)",
 					" Without progress: {{ (. | first).Labels.reason }}.") +
-				ofClaim("max(dra_claim_quiet_seconds{<it>})", " Quiet for {{ . | first | value | humanizeDuration }}.") +
-				ofClaim(otherDevices, " Other devices of its workload:"+
+				asked("<claim>", "max(dra_claim_quiet_seconds{<it>})",
+					" Quiet for {{ . | first | value | humanizeDuration }}.") +
+				asked("<claim>", otherDevices, " Other devices of its workload:"+
 					"{{ range $n, $of := sortByLabel \"device\" . }}{{ if $n }},{{ end }} "+
 					"{{ $of.Labels.device }} of pod {{ $of.Labels.pod }} on node {{ $of.Labels.node }} "+
 					"({{ $of.Labels.reason }}){{ end }}.{{ else }} No other device of its workload is known."),

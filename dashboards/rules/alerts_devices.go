@@ -11,7 +11,7 @@ func deviceAlerts(o *Options) []alert {
 			name: "DRADeviceUnhealthy", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr:        `max by (<device>) (dra_device_health{status="unhealthy"} == 1)`,
 			summary:     aDevice + " is unhealthy.",
-			description: "Its driver has reported so for <for>." + heldBy,
+			description: "Its driver has reported so for <for>." + heldBy(),
 			meaning:     "The device's driver or the kubelet reports it as unhealthy. Work on it may fail or be wrong.",
 			diagnosis:   "The Nodes dashboard: errors, temperature, throttling, and who holds it.",
 			mitigation: "If it is free, check that it is tainted (`dra_device_tainted`), by its driver or by a " +
@@ -25,7 +25,7 @@ func deviceAlerts(o *Options) []alert {
 			and on (<device>) device:dra_held:max`,
 			summary: aDevice + " is tainted with NoExecute and still held.",
 			description: "Taint {{ $labels.key }}, set by a {{ $labels.source }}, evicts the pods that use the device, but a " +
-				"claim has held it for <for>." + heldBy,
+				"claim has held it for <for>." + heldBy(),
 			meaning: "A driver (`source=\"slice\"`) or an administrator (`source=\"rule\"`, a DeviceTaintRule) " +
 				"evicts the pods that use the device. Pods whose claims tolerate the taint stay. Others end within " +
 				"seconds, unless their termination hangs.",
@@ -77,7 +77,7 @@ func lostDeviceAlerts(o *Options) []alert {
 			expr:    `max by (<device>) (device:dra_lost:info) == 1`,
 			summary: aDevice + " is claimed, but can no longer be read.",
 			description: "Its telemetry has failed for <for> while a claim holds it: it may have fallen off the bus, or its " +
-				"driver hangs." + heldBy,
+				"driver hangs." + heldBy(),
 			meaning: "The device was readable before, or is claimed, and no source can read it now. Other devices of the " +
 				"node are not affected.",
 			diagnosis: "`dra-exporter check` on the node shows what each source reads, or why it fails; then the kernel's log.",
@@ -92,9 +92,8 @@ func lostDeviceAlerts(o *Options) []alert {
 			  max by (cluster, node, source) (node:dra_failing_source:info{source!~"` + holderSources + `"}) == 1
 			)`,
 			summary: "Claimed devices on " + aNode + " can no longer be read, since a source fails: {{ $value }}.",
-			description: `It has failed for <for>.{{ with printf "max by (source) (dra_exporter_source_up{cluster='%s',` +
-				`node='%s'}) == 0" $labels.cluster $labels.node | query }} Down:{{ range $i, $s := . }}{{ if $i }},{{ end }} ` +
-				`{{ $s.Labels.source }}{{ end }}.{{ end }}`,
+			description: "It has failed for <for>." + asked("<node>", "max by (source) (dra_exporter_source_up{<it>}) == 0",
+				" Down:"+each("{{ $c.Labels.source }}")+"."),
 			meaning: "A vendor's library or driver on the node is missing or hangs, so that none of its devices can be " +
 				"read. [DRADeviceDown](#dradevicedown) then fires for each device.",
 			diagnosis: "`dra-exporter check` on the node reports why the source fails. Check whether the driver or " +
@@ -115,7 +114,7 @@ func loadAlerts(o *Options) []alert {
 			and on (<device>) device:dra_held:max`,
 			summary: aDevice + " is throttled ({{ $labels.reason }}).",
 			description: "It ran below its maximum clocks for {{ $value | humanizePercentage }} of the last <error window>, " +
-				"with the reason {{ $labels.reason }}." + heldBy,
+				"with the reason {{ $labels.reason }}." + heldBy(),
 			meaning: "The device limits its clocks: reason `thermal` is heat, `power` a power limit. A job on many devices " +
 				"is as slow as the slowest one.",
 			diagnosis: "The Nodes dashboard: temperature and power of the other devices. If one device is hot, its " +
@@ -127,7 +126,7 @@ func loadAlerts(o *Options) []alert {
 			expr: `
 			device:dra_consumed_capacity:ratio > 1`,
 			summary:     aDevice + " is overcommitted.",
-			description: "Claims consume {{ $value | humanizePercentage }} of its {{ $labels.resource }}." + heldBy,
+			description: "Claims consume {{ $value | humanizePercentage }} of its {{ $labels.resource }}." + heldBy(),
 			meaning: "The claims on the device consume more than its capacity: the slice was changed after the " +
 				"allocation, or two schedulers allocate.",
 			diagnosis: "`kubectl get resourceclaims -A -o yaml`, `consumedCapacity` of the device's results, and the " +

@@ -35,7 +35,7 @@ func errorAlerts(o *Options) []alert {
 			name: "DRADeviceErrors", action: string(action), severity: s, expr: expr, keep: o.KeepFiring,
 			summary: aDevice + " reports errors: " + what + ".",
 			description: "Errors of kind {{ $labels.kind }} (code {{ with $labels.code }}{{ . }}{{ else }}none{{ end }}) " +
-				"within <error window>: {{ $value | printf \"%.0f\" }}." + heldBy,
+				"within <error window>: {{ $value | printf \"%.0f\" }}." + heldBy(),
 		}
 	}
 	var known []string

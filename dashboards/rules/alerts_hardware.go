@@ -8,7 +8,7 @@ func hardwareAlerts(o *Options) []alert {
 			expr:    `max by (<device>, reason) (dra_device_needs_attention{action="` + action + `"}) == 1`,
 			summary: aDevice + " needs attention ({{ $labels.reason }}): " + do + ".",
 			description: "The device or its driver reports the condition {{ $labels.reason }}, which may have begun before " +
-				"the exporter started." + heldBy,
+				"the exporter started." + heldBy(),
 		}
 	}
 	first := condition(critical, "rma", "replace it")
@@ -69,7 +69,7 @@ func linkAlerts(o *Options) []alert {
 			expr:    "\n\t\t\t" + below("width"),
 			summary: aDevice + " has a {{ $labels.link }} link with too few lanes: {{ $value }}.",
 			description: "The link can have more lanes with this device in this machine, and has had fewer for <error window>." +
-				heldBy,
+				heldBy(),
 			meaning: "The link between the device and its host was negotiated with fewer lanes than both have, " +
 				"often after the device or its riser was touched. With half of the lanes, transfers take twice as " +
 				"long.",
@@ -85,7 +85,7 @@ func linkAlerts(o *Options) []alert {
 				highPerformance,
 			summary: aDevice + " has a {{ $labels.link }} link of only generation {{ $value }}.",
 			description: "The link can be faster with this device in this machine, and was not for <error window>, although " +
-				"the device was in a high performance state." + heldBy,
+				"the device was in a high performance state." + heldBy(),
 			meaning: "The link was negotiated at a lower speed than both ends have. A device that saves power may lower the " +
 				"speed of its link: this alert only counts the time in performance states 0 to " + highPerformance + ".",
 			diagnosis: "As for [DRADeviceLinkNarrow](#dradevicelinknarrow). Check the slot's speed in the firmware's setup, " +
@@ -96,7 +96,7 @@ func linkAlerts(o *Options) []alert {
 			name: "DRADeviceLinkErrors", severity: warning, keep: o.KeepFiring,
 			expr:        "\n\t\t\t" + errors("pcie_aer", "uncorrectable") + "\n\t\t\tor\n\t\t\t" + errors("nvlink", "recovery"),
 			summary:     aDevice + " reports errors of a link: {{ $labels.kind }} ({{ $labels.code }}).",
-			description: "Within <error window>: {{ $value | printf \"%.0f\" }}." + heldBy,
+			description: "Within <error window>: {{ $value | printf \"%.0f\" }}." + heldBy(),
 			meaning: "PCIe errors that the link could not correct, or NVLinks that went down and had to recover. Corrected " +
 				"errors and replays cause no alert: they are normal at low rates, and the dashboard shows them.",
 			diagnosis: "The Nodes dashboard: errors by kind and code. The kernel's log names PCIe errors (`AER`), " +
@@ -108,7 +108,7 @@ func linkAlerts(o *Options) []alert {
 			name: "DRADeviceFabricUnhealthy", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr:        `max by (<device>, state) (dra_device_fabric_state{state!="healthy"}) == 1`,
 			summary:     aDevice + " is not well connected with its fabric ({{ $labels.state }}).",
-			description: "It has been for <for>: jobs that use several devices fail, or are slow." + heldBy,
+			description: "It has been for <for>: jobs that use several devices fail, or are slow." + heldBy(),
 			meaning: "The device has not joined the fabric that links it with the others (`not_started`, " +
 				"`in_progress`, `failed`), or the fabric is `limited` or `unhealthy`. On machines with NVSwitches, " +
 				"CUDA does not start on a GPU that has not joined.",

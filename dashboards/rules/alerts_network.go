@@ -7,7 +7,7 @@ func networkLinkAlerts(o *Options) []alert {
 			name: "DRADeviceLinkDown", severity: critical, hold: o.For, keep: o.KeepFiring,
 			expr:        "max by (<device>) (" + linkDown + ") == 1",
 			summary:     aDevice + " is claimed, and its link is down.",
-			description: "No port of it has been up for <for> while a claim holds it." + heldBy,
+			description: "No port of it has been up for <for> while a claim holds it." + heldBy(),
 			meaning: "The device works but its link does not: the cause is the cable, the module, the switch port or, with " +
 				"InfiniBand, a missing subnet manager (the port's state is INIT then). If one of several ports is up, the alert " +
 				"does not fire.",
@@ -27,7 +27,7 @@ func networkLinkAlerts(o *Options) []alert {
 			) >= 3`,
 			summary: aDevice + " has a link that goes down repeatedly.",
 			description: "Within <error window> its link changed between up and down " +
-				"{{ $value | printf \"%.0f\" }} times." + heldBy,
+				"{{ $value | printf \"%.0f\" }} times." + heldBy(),
 			meaning: "Each time, every collective operation that uses the link stops for seconds. The device's own " +
 				"counter of link failures counts those between two readings.",
 			diagnosis: "The Network dashboard, and `dra_device_errors_total{kind=\"port\"}`: if `symbol_error` and " +

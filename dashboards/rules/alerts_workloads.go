@@ -32,15 +32,11 @@ func stragglerAlerts(o *Options) []alert {
 	}}
 }
 
-// counted is a part of a text about a workload, with the number of the samples of a record.
-func counted(record, text string) string {
-	return `{{ with printf "count(` + record + `{cluster='%s',namespace='%s',workload_kind='%s',workload_name='%s'})" ` +
-		`$labels.cluster $labels.namespace $labels.workload_kind $labels.workload_name | query }}` + text + `{{ end }}`
-}
-
 // workloadStalledAlert is about workloads on several nodes, of which no node sees all members.
 func workloadStalledAlert(o *Options) alert {
 	const (
+		itsLabels = "cluster, namespace, workload_kind, workload_name"
+
 		quiet = `max by (<member>) (` + quietRecord + `)`
 		all   = `count by (<workload>) (group by (<member>) (` + memberRecord + `{` + inStepOnly + `}))`
 	)
@@ -54,8 +50,8 @@ func workloadStalledAlert(o *Options) alert {
 		summary: "{{ $labels.workload_kind }} {{ $labels.namespace }}/{{ $labels.workload_name }} does nothing on any node.",
 		description: "For {{ $value | humanizeDuration }} no member of the workload has shown progress: at least one keeps " +
 			"its device busy and does nothing, and the others do nothing either, or are idle." +
-			counted(quietRecord, " {{ . | first | value }}") +
-			counted(memberRecord, " of {{ . | first | value }} members are busy and quiet, the others idle. "+
+			asked(itsLabels, "count("+quietRecord+"{<it>})", " {{ . | first | value }}") +
+			asked(itsLabels, "count("+memberRecord+"{<it>})", " of {{ . | first | value }} members are busy and quiet, the others idle. "+
 				"None works on its host."),
 		meaning: "A node does not know what the members of a workload on other nodes do, and does not call a claim stalled " +
 			"that may wait for them (`dra_claim_stalled_unknown{reason=\"ranks_elsewhere\"}`). It exports for how long the " +

@@ -29,14 +29,6 @@ func encodeSources(groups []sourceGroup) ([]byte, error) {
 	return encode(map[string]any{"groups": groups})
 }
 
-// PrometheusRule returns the groups as the Prometheus operator's object of that name.
-func PrometheusRule(name string, groups []Group) ([]byte, error) {
-	return encode(map[string]any{
-		"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "spec": map[string]any{"groups": groups},
-		"metadata": map[string]any{"name": name, "labels": map[string]string{"app.kubernetes.io/name": "dra-exporter"}},
-	})
-}
-
 func encode(v any) ([]byte, error) {
 	var out bytes.Buffer
 	out.WriteString(generatedNote)

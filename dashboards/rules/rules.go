@@ -115,25 +115,13 @@ func sources(o *Options, catalog query.Catalog) ([]sourceGroup, error) {
 	var groups []sourceGroup
 	var errs []error
 	for _, scope := range []Scope{Node, Global} {
-		for _, g := range recordings() {
+		for _, g := range slices.Concat(recordings(), alerts(o)) {
 			if g.scope != scope {
 				continue
 			}
 			group := sourceGroup{Name: g.name, Scope: scope, Every: g.every}
-			for i := range g.recordings {
-				rule, err := g.recordings[i].rule(o, catalog)
-				errs = append(errs, err)
-				group.Rules = append(group.Rules, rule)
-			}
-			groups = append(groups, group)
-		}
-		for _, g := range alerts(o) {
-			if g.scope != scope {
-				continue
-			}
-			group := sourceGroup{Name: g.name, Scope: scope, Every: g.every}
-			for i := range g.alerts {
-				rule, err := g.alerts[i].rule(o, catalog)
+			for _, define := range g.rules {
+				rule, err := define.rule(o, catalog)
 				errs = append(errs, err)
 				group.Rules = append(group.Rules, rule)
 			}
@@ -147,7 +135,7 @@ func sources(o *Options, catalog query.Catalog) ([]sourceGroup, error) {
 }
 
 // rule returns the recording as a Prometheus rule and adds its metric to the catalog.
-func (r *recording) rule(o *Options, catalog query.Catalog) (source, error) {
+func (r recording) rule(o *Options, catalog query.Catalog) (source, error) {
 	rule := Rule{Record: r.name, Expr: tidy(strings.NewReplacer(LabelWords()...).Replace(r.expr)), Labels: r.labels}
 	answer, err := catalog.Check(rule.with(o).Expr)
 	if err != nil {
@@ -163,7 +151,7 @@ func (r *recording) rule(o *Options, catalog query.Catalog) (source, error) {
 
 // rule returns the alert as a Prometheus rule. Labels in its texts must be labels of its
 // expression.
-func (a *alert) rule(o *Options, catalog query.Catalog) (source, error) {
+func (a alert) rule(o *Options, catalog query.Catalog) (source, error) {
 	rule := Rule{
 		Alert: a.name, Expr: tidy(strings.NewReplacer(LabelWords()...).Replace(a.expr)), For: span(a.hold),
 		KeepFiringFor: span(a.keep), Labels: map[string]string{"severity": string(a.severity)},

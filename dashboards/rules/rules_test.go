@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -100,23 +99,6 @@ func TestRunbook(t *testing.T) {
 				t.Errorf("%s: the runbook has no section %q", r.Alert, anchor)
 			}
 		}
-	}
-}
-
-func TestBothForms(t *testing.T) {
-	groups := newGroups(t)
-	plain := must.Get(File(groups))(t)
-	operator := must.Get(PrometheusRule("dra-exporter", groups))(t)
-	var file struct{ Groups []Group }
-	var object struct {
-		APIVersion string `yaml:"apiVersion"`
-		Kind       string
-		Spec       struct{ Groups []Group }
-	}
-	must.Do(t, yaml.Unmarshal(plain, &file))
-	must.Do(t, yaml.Unmarshal(operator, &object))
-	if diff := cmp.Diff(file.Groups, object.Spec.Groups); diff != "" || object.Kind != "PrometheusRule" {
-		t.Errorf("the rules of %s %s differ from the file's:\n%s", object.APIVersion, object.Kind, diff)
 	}
 }
 

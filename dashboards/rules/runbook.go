@@ -25,13 +25,13 @@ func Runbook(o Options) []byte {
 	out.WriteString(runbookHead)
 	seen := map[string]bool{}
 	for _, group := range alerts(&o) {
-		for i := range group.alerts {
-			a := &group.alerts[i]
+		for _, rule := range group.rules {
+			a := rule.(alert)
 			if seen[a.name] {
 				continue
 			}
 			seen[a.name] = true
-			fmt.Fprintf(&out, "\n## %s\n\n%s\n\n", a.name, severities(group.alerts, a.name))
+			fmt.Fprintf(&out, "\n## %s\n\n%s\n\n", a.name, severities(group.rules, a.name))
 			section := fmt.Sprintf("**Meaning.** %s\n\n```promql\n%s\n```\n\n**Diagnosis.** %s\n\n**Mitigation.** %s\n",
 				a.meaning, tidy(a.expr), a.diagnosis, a.mitigation)
 			out.WriteString(words.Replace(section))
@@ -41,10 +41,10 @@ func Runbook(o Options) []byte {
 }
 
 // severities describes the severity of the alerts of a name and after which time they fire.
-func severities(alerts []alert, name string) string {
+func severities(alerts []definition, name string) string {
 	var lines []string
-	for i := range alerts {
-		a := &alerts[i]
+	for _, rule := range alerts {
+		a := rule.(alert)
 		if a.name != name {
 			continue
 		}

@@ -70,16 +70,6 @@ func Wrongs() []Wrong {
 	for _, name := range []string{"wrap at 2^32", "wrap at 2^53"} {
 		ways = append(ways, Wrong{Name: name, Value: wrapped, Quiet: always})
 	}
-	ways = append(ways, Wrong{
-		Name: "code in thousandths", For: 2,
-		Value: func(s *driver.Spec, _ hostileTruth, _, _ float64) float64 {
-			code := HostileCodes()["DCGM_INT32_BLANK"]
-			if slices.Contains([]string{"joules", "watts", "volts", "celsius", "seconds"}, s.Unit) {
-				code *= 1e-3
-			}
-			return code
-		},
-	})
 	codes := HostileCodes()
 	for _, name := range slices.Sorted(maps.Keys(codes)) {
 		ways = append(ways, Wrong{Name: "code " + name, Value: constant(codes[name]), For: 2})

@@ -14,16 +14,6 @@ import (
 // errNoValue is the error of a file that says that the device has no such value.
 var errNoValue = fmt.Errorf("the device has no value: %w", unix.EOPNOTSUPP)
 
-// parseCounter parses the file of a counter. Older kernels write "N/A (no PMA)" if the hardware
-// does not count.
-func parseCounter(value []byte) (float64, error) {
-	if bytes.HasPrefix(value, []byte("N/A")) {
-		return 0, errNoValue
-	}
-	n, err := strconv.ParseUint(string(value), 10, 64)
-	return float64(n), err
-}
-
 // parseState parses the file state of a port, such as "4: ACTIVE" (enum ib_port_state in
 // include/rdma/ib_verbs.h), and returns 1 if the port is up, else 0.
 func parseState(value []byte) (up float64, err error) {

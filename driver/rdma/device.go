@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,13 +22,10 @@ type device struct {
 // port is one port of a device.
 type port struct {
 	number   string
-	files    []*counterFile          // existing ones, in the order of their paths
-	known    map[string]*counterFile // all that ever existed, by path
-	chosen   map[reading]int
-	unknown  []string // names of counters that the tables do not have
-	stateful bool     // its state could be read
-	up       float64  // 1 or 0
-	rate     float64  // bytes per second; 0: unknown, or the port is down
+	files    []*counterFile // of the lowest rank that the reading has, in the order of their paths
+	stateful bool           // its state could be read
+	up       float64        // 1 or 0
+	rate     float64        // bytes per second; 0: unknown, or the port is down
 }
 
 // counterFile is a file below a port's folder.
@@ -56,7 +54,7 @@ func (s *Source) refresh(d *device, a *sysfs.Attributes) {
 	for _, number := range numbers {
 		p := known[number]
 		if p == nil {
-			p = &port{number: number, chosen: map[reading]int{}, known: map[string]*counterFile{}}
+			p = &port{number: number}
 		}
 		s.list(p, a)
 		d.ports = append(d.ports, p)
@@ -65,24 +63,21 @@ func (s *Source) refresh(d *device, a *sysfs.Attributes) {
 
 // list finds the counters of a port.
 func (s *Source) list(p *port, a *sysfs.Attributes) {
-	p.files, p.unknown = nil, nil
+	p.files = nil
+	lowest := map[reading]int{}
 	for _, folder := range [...]string{"counters", "hw_counters"} {
 		names, err := sysfs.Names(a.Dir, p.path(folder), maxCounters)
 		a.Fail(p.path(folder), err)
 		for _, file := range names {
-			path := folder + "/" + file
-			m, ok := s.tables[path]
-			switch {
-			case ok:
-				if p.known[path] == nil {
-					p.known[path] = &counterFile{path: path, meaning: m}
+			if m, ok := s.tables[folder+"/"+file]; ok {
+				p.files = append(p.files, &counterFile{path: folder + "/" + file, meaning: m})
+				if rank, ok := lowest[m.reading()]; !ok || m.rank < rank {
+					lowest[m.reading()] = m.rank
 				}
-				p.files = append(p.files, p.known[path])
-			case !strings.Contains(settings, " "+file+" "):
-				p.unknown = append(p.unknown, file)
 			}
 		}
 	}
+	p.files = slices.DeleteFunc(p.files, func(f *counterFile) bool { return f.rank > lowest[f.reading()] })
 }
 
 // path returns the path of a file of the port, below the device.
@@ -91,38 +86,16 @@ func (p *port) path(file string) string { return "ports/" + p.number + "/" + fil
 // read reads the counters of a port: those of traffic, or the others.
 func (p *port) read(a *sysfs.Attributes, traffic bool) {
 	for _, f := range p.files {
-		if f.isTraffic() != traffic {
-			continue
-		}
-		if chosen, ok := p.chosen[f.reading()]; ok && f.rank > chosen {
-			continue // other files have the same reading
-		}
-		f.count, f.known = a.Parse(p.path(f.path), parseCounter)
-	}
-	p.choose()
-}
-
-// choose selects the rank of readings without one: the lowest rank whose files all have a value.
-func (p *port) choose() {
-	for rank := rankSpecification; rank <= rankProtocol; rank++ {
-		for _, f := range p.files {
-			if _, ok := p.chosen[f.reading()]; !ok && f.rank == rank && p.has(f.reading(), rank) {
-				p.chosen[f.reading()] = rank
-			}
+		if f.isTraffic() == traffic {
+			f.count, f.known = a.Value(p.path(f.path))
 		}
 	}
 }
 
-// has reports whether there are files of a rank and all of them have a value.
-func (p *port) has(r reading, rank int) bool {
-	_, ok := p.value(r, rank)
-	return ok
-}
-
-// value returns the sum of the files of a rank, [driver.Malformed] if one of them has no number.
-func (p *port) value(r reading, rank int) (sum float64, ok bool) {
+// value returns the sum of the files of a reading, [driver.Malformed] if one of them has no number.
+func (p *port) value(r reading) (sum float64, ok bool) {
 	for _, f := range p.files {
-		if f.rank != rank || f.reading() != r {
+		if f.reading() != r {
 			continue
 		}
 		if !f.known || driver.IsMalformed(f.count) {
@@ -180,9 +153,8 @@ func (d *device) report() []driver.Reading {
 // sum returns the sum of a reading over all ports, false if one of them lacks it.
 func (d *device) sum(r reading) (sum float64, ok bool) {
 	for _, p := range d.ports {
-		rank, known := p.chosen[r]
-		value, ok := p.value(r, rank)
-		if !known || !ok {
+		value, ok := p.value(r)
+		if !ok {
 			return 0, false
 		}
 		sum += value

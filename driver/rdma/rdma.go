@@ -13,9 +13,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -44,15 +41,9 @@ type Source struct {
 	reader sysfs.Reader
 	// isSysfs reports whether an open folder is in a sysfs.
 	isSysfs func(sysfs.Dir) bool
-
-	mu      sync.Mutex
-	unknown []string // lines of Describe
 }
 
-var (
-	_ driver.Source    = (*Source)(nil)
-	_ driver.Describer = (*Source)(nil)
-)
+var _ driver.Source = (*Source)(nil)
 
 // FromHost returns the source of a machine.
 func FromHost(h driver.Host) (driver.Source, error) {
@@ -110,32 +101,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 		samples = s.samplePods(samples, names, start, &bad)
 	}
 	maps.DeleteFunc(s.known, func(_ string, d *device) bool { return !d.seen.Equal(start) })
-	s.describe()
 	return samples, bad.Err()
-}
-
-// describe stores the names of counters that are not in the tables.
-func (s *Source) describe() {
-	var lines []string
-	for _, name := range slices.Sorted(maps.Keys(s.known)) {
-		for _, p := range s.known[name].ports {
-			if n := len(p.unknown); n > 0 {
-				lines = append(lines, fmt.Sprintf("%s, port %s: %d counters are not in the tables, and not read: %s", name,
-					p.number, n, strings.Join(p.unknown, ", ")))
-			}
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unknown = lines
-}
-
-// Describe returns a line for each port that has counters which are not in the tables, with their
-// names.
-func (s *Source) Describe() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.unknown)
 }
 
 // slowAt returns the time at which all files of a device were read last.

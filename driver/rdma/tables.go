@@ -33,10 +33,6 @@ func (m *meaning) reading() reading { return reading{m.quantity, m.labels} }
 // isTraffic reports whether the file is read at every sample.
 func (m *meaning) isTraffic() bool { return m.quantity == driver.IOBytes }
 
-// settings are files among the counters that are not counters.
-const settings = " lifespan current_rate active_pds active_ahs active_qps active_srqs active_cqs active_mrs" +
-	" active_mws num_qps_congested "
-
 // newTables returns the meaning of each known counter, by folder and name. Names and meanings are
 // the kernel's:
 //

@@ -3,7 +3,6 @@ package rdma
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 
@@ -11,16 +10,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
-// portTree returns the tree of a device with one port and these counters; those of counters/ are
-// not supported where na is true.
-func portTree(name string, na bool, counters string) string {
+// portTree returns the tree of a device with one port and these counters.
+func portTree(name, counters string) string {
 	var tree strings.Builder
 	folder := "devices/virtual/infiniband/" + name
 	fmt.Fprintf(&tree, "class/infiniband/%s -> ../../%s\n", name, folder)
 	port := folder + "/ports/1/"
-	if na {
-		fmt.Fprintf(&tree, "%[1]scounters/port_rcv_data: N/A (no PMA)\n%[1]scounters/port_xmit_data: N/A (no PMA)\n", port)
-	}
 	for counter := range strings.FieldsSeq(counters) {
 		file, value, _ := strings.Cut(counter, "=")
 		fmt.Fprintf(&tree, "%s%s: %s\n", port, file, value)
@@ -42,12 +37,11 @@ func TestDrivers(t *testing.T) {
 		return m
 	}
 	for name, tc := range map[string]struct {
-		na       bool
 		counters string
 		want     map[string]float64
 	}{
 		"irdma": {
-			true, `hw_counters/ip4InOctets=1000 hw_counters/ip6InOctets=200 hw_counters/ip4OutOctets=3000
+			`hw_counters/ip4InOctets=1000 hw_counters/ip6InOctets=200 hw_counters/ip4OutOctets=3000
 				hw_counters/ip6OutOctets=400 hw_counters/ip4InPkts=10 hw_counters/ip6InPkts=2 hw_counters/ip4OutPkts=30
 				hw_counters/ip6OutPkts=4 hw_counters/cnpSent=7 hw_counters/RetransSegs=8 hw_counters/InRdmaWrites=9`,
 			with(traffic(1200, 3400, 12, 34), map[string]float64{
@@ -55,36 +49,36 @@ func TestDrivers(t *testing.T) {
 			}),
 		},
 		"i40iw": {
-			true, `hw_counters/ip4InOctets=1000 hw_counters/ip4OutOctets=3000 hw_counters/ip4InPkts=10
+			`hw_counters/ip4InOctets=1000 hw_counters/ip4OutOctets=3000 hw_counters/ip4InPkts=10
 				hw_counters/ip4OutPkts=30 hw_counters/tcpRetransSegs=5 hw_counters/iwInRdmaReads=6`,
 			with(traffic(1000, 3000, 10, 30), map[string]float64{
 				"rdma_events tcpRetransSegs": 5, "rdma_operations iwInRdmaReads": 6,
 			}),
 		},
 		"bnxt_re": {
-			false, `hw_counters/rx_bytes=1 hw_counters/tx_bytes=2 hw_counters/rx_pkts=3 hw_counters/tx_pkts=4
+			`hw_counters/rx_bytes=1 hw_counters/tx_bytes=2 hw_counters/rx_pkts=3 hw_counters/tx_pkts=4
 				hw_counters/active_qps=9 hw_counters/oos_drop_count=5 hw_counters/rx_read_req=6`,
 			with(traffic(1, 2, 3, 4), map[string]float64{"rdma_events oos_drop_count": 5, "rdma_operations rx_read_req": 6}),
 		},
 		"mana": {
-			false, `hw_counters/rx_bytes=1 hw_counters/tx_bytes=2 hw_counters/rx_packets=3 hw_counters/tx_packets=4
+			`hw_counters/rx_bytes=1 hw_counters/tx_bytes=2 hw_counters/rx_packets=3 hw_counters/tx_packets=4
 				hw_counters/requester_timeout=5 hw_counters/current_rate=100`,
 			with(traffic(1, 2, 3, 4), map[string]float64{"rdma_events requester_timeout": 5}),
 		},
 		"erdma": {
-			false, `hw_counters/rx_bytes_cnt=1 hw_counters/tx_bytes_cnt=2 hw_counters/rx_packets_cnt=3
+			`hw_counters/rx_bytes_cnt=1 hw_counters/tx_bytes_cnt=2 hw_counters/rx_packets_cnt=3
 				hw_counters/tx_packets_cnt=4 hw_counters/rx_bps_limit_drop_cnt=5 hw_counters/tx_reqs_cnt=6`,
 			with(traffic(1, 2, 3, 4), map[string]float64{
 				"rdma_events rx_bps_limit_drop_cnt": 5, "rdma_operations tx_reqs_cnt": 6,
 			}),
 		},
 		"hfi1": {
-			false, `counters/port_rcv_data=25 counters/port_xmit_data=50 counters/port_rcv_packets=3
+			`counters/port_rcv_data=25 counters/port_xmit_data=50 counters/port_rcv_packets=3
 				counters/port_xmit_packets=4 counters/port_xmit_wait=5`,
 			with(traffic(100, 200, 3, 4), map[string]float64{"rdma_events port_xmit_wait": 5}),
 		},
 		"mlx5 with both": {
-			false, `counters/port_rcv_data=25 counters/port_xmit_data=50 counters/port_rcv_packets=3
+			`counters/port_rcv_data=25 counters/port_xmit_data=50 counters/port_rcv_packets=3
 				counters/port_xmit_packets=4 counters/unicast_rcv_packets=3 hw_counters/rx_bytes=9 hw_counters/ip4InOctets=9
 				hw_counters/req_cqe_error=3481 hw_counters/resp_cqe_error=8109`,
 			with(traffic(100, 200, 3, 4), map[string]float64{
@@ -94,33 +88,18 @@ func TestDrivers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := newMachine(t, portTree("dev_0", tc.na, tc.counters))
+			m := newMachine(t, portTree("dev_0", tc.counters))
 			m.sample()
 			m.Later(slowEvery)
 			expect.Equal(t, "", tc.want, drivertest.Values(m.sample()["dev_0"]))
-			lines := m.source.Describe()
-			expect.That(t, len(lines) == 0, "check says %q", lines)
 		})
-	}
-}
-
-// Counters that the tables lack are named, and not read.
-func TestUnknownCounters(t *testing.T) {
-	m := newMachine(t, portTree("dev_0", false,
-		"counters/port_rcv_data=1 hw_counters/new_drops=5 hw_counters/new_naks=6 hw_counters/lifespan=10"))
-	if got := drivertest.Values(m.sample()["dev_0"]); len(got) != 1 {
-		t.Errorf("readings %v", got)
-	}
-	want := []string{"dev_0, port 1: 2 counters are not in the tables, and not read: new_drops, new_naks"}
-	if got := m.source.Describe(); !slices.Equal(got, want) {
-		t.Errorf("check says %q, want %q", got, want)
 	}
 }
 
 // No name is in two tables.
 func TestTables(t *testing.T) {
 	seen := map[string]bool{}
-	for name := range strings.FieldsSeq(hardwareEvents + " " + hardwareOperations + settings) {
+	for name := range strings.FieldsSeq(hardwareEvents + " " + hardwareOperations) {
 		expect.That(t, !seen[name], "%s is there twice", name)
 		seen[name] = true
 	}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -229,73 +228,6 @@ func Lint(t *testing.T, s *exposition.Snapshot) {
 	}
 }
 
-// SumKey identifies a conserved sum: a quantity of a device, with the quantity's own labels.
-type SumKey struct{ Device, Metric, Labels string }
-
-// Division has the value of a device and the parts of its holders.
-type Division struct {
-	Device       float64
-	Claims, Pods map[string]float64
-	Unattributed float64
-	Read         bool // the device's own value is present
-	Gauge        bool
-}
-
-// Sums collects the conserved sums of a scrape.
-func (x Scraped) Sums() map[SumKey]*Division {
-	out := map[SumKey]*Division{}
-	for _, f := range exposition.Families(driver.Standard()) {
-		metric, who := HolderOf(f.Name)
-		if who == "" || !Attributed(metric) {
-			continue
-		}
-		for key, v := range x[f.Name] {
-			labels := ParseKey(key)
-			k, holder := splitLabels(metric, labels)
-			p := out[k]
-			if p == nil {
-				p = &Division{Claims: map[string]float64{}, Pods: map[string]float64{}, Gauge: !strings.HasSuffix(f.Name, "_total")}
-				out[k] = p
-			}
-			switch who {
-			case "device":
-				p.Device, p.Read = v, true
-			case "claim":
-				p.Claims[holder] = v
-			case "pod":
-				p.Pods[holder] = v
-			default:
-				p.Unattributed = v
-			}
-		}
-	}
-	return out
-}
-
-// AddPlugins adds to the claims the parts that pods have through device plugins, which are in no
-// family of claims.
-func AddPlugins(sums map[SumKey]*Division, rows []book.Holder) {
-	for i := range rows {
-		h := &rows[i]
-		values := map[SumKey]float64{
-			{h.Device.String(), "own_allocated_seconds_total", ","}: h.Allocated,
-			{h.Device.String(), "allocated_seconds_total", ","}:     h.Share,
-		}
-		for _, v := range h.Values {
-			labels := strings.Join(v.Labels[:], ",")
-			if v.Quantity != driver.IOBytes {
-				labels = ","
-			}
-			values[SumKey{h.Device.String(), v.Quantity.Spec().Metric, labels}] = v.Value
-		}
-		for key, v := range values {
-			if sums[key] != nil { // pods have this quantity, too
-				sums[key].Claims[h.Namespace+"/"] = v
-			}
-		}
-	}
-}
-
 // HolderOf splits the name of a family into its metric and its holder: device, claim, pod or
 // device_unattributed.
 func HolderOf(family string) (metric, who string) {
@@ -317,21 +249,6 @@ func Attributed(metric string) bool {
 	default:
 		return false
 	}
-}
-
-// splitLabels splits the labels of a series into device and quantity, and holder. Divided allocated
-// time is a part of the device's allocated time. The allocated time of each holder is not a part of
-// anything.
-func splitLabels(metric string, labels map[string]string) (SumKey, string) {
-	holder := labels["namespace"] + "/" + labels["resourceclaim_name"] + labels["pod"]
-	device := labels["driver"] + "/" + labels["pool"] + "/" + labels["device"]
-	if metric == "allocated_seconds_total" && holder != "/" {
-		metric = "own_allocated_seconds_total"
-	}
-	if metric == "allocated_share_seconds_total" {
-		metric = "allocated_seconds_total"
-	}
-	return SumKey{device, metric, labels["link"] + "," + labels["direction"]}, holder
 }
 
 // SumOf returns the sum of the values, in the order of their keys.

@@ -36,13 +36,6 @@ type emission struct {
 	collecting bool // the walk collects facts, whose labels are not cached
 }
 
-func newEmission(
-	to sink, families *[numFamilies]Family, choices Choices, specs driver.Catalogue, cache *labelCache,
-) *emission {
-	allSources := choices.Of(GroupQuantitySource) == On
-	return &emission{sink: to, families: families, specs: specs, cache: cache, allSources: allSources}
-}
-
 // on reports whether a family is exported.
 func (e *emission) on(id familyID) bool { return !e.families[id].off }
 

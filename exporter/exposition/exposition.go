@@ -40,11 +40,14 @@ type Config struct {
 	CreatedSamples bool             // _created lines in OpenMetrics text
 	Choices        Choices          // of groups; nil: the defaults
 	Catalogue      driver.Catalogue // of the snapshots; nil: the standard one
+
+	allSources bool // chosen
 }
 
 // New returns a renderer. latest returns nil before the first snapshot.
 func New(registry prometheus.Gatherer, latest func() *Snapshot, c Config) *Renderer {
 	catalogue := c.Catalogue.OrStandard()
+	c.allSources = c.Choices.Of(GroupQuantitySource) == On
 	e := &Renderer{
 		registry: registry, latest: latest, labels: newLabelCache(catalogue), config: c,
 		families: allFamilies(catalogue, c.Choices),
@@ -237,7 +240,7 @@ func (r *rendering) take(s *Snapshot, cache *labelCache, c Config) {
 	if c.ZeroHold > 0 {
 		r.held = cache.since(s.Time.Add(-c.ZeroHold))
 	}
-	s.walk(newEmission(r, r.families, c.Choices, cache.specs, cache))
+	s.walk(&emission{sink: r, families: r.families, specs: cache.specs, cache: cache, allSources: c.allSources})
 }
 
 func (r *rendering) put(id familyID, l *labels, value float64, a age) {

@@ -26,12 +26,17 @@ type Limiter struct {
 	keep    int // the lowest exported rank
 	evicted []eviction
 
+	classic, allSources bool // chosen
+
 	families *[numFamilies]Family // of the snapshots' catalogue; nil: no snapshot yet
 }
 
 // NewLimiter returns a limiter for the series of the chosen groups. maxSeries 0 means no limit.
 func NewLimiter(maxSeries int, choices Choices) *Limiter {
-	return &Limiter{max: maxSeries, choices: choices}
+	return &Limiter{
+		max: maxSeries, choices: choices,
+		classic: choices.Of(GroupHistograms) == Classic, allSources: choices.Of(GroupQuantitySource) == On,
+	}
 }
 
 // eviction records how many series were dropped before their retention was over.
@@ -153,7 +158,7 @@ func (l *Limiter) Apply(books book.Evicter, s *book.Snapshot) *Snapshot {
 
 // count returns the numbers of the series that a walk over a snapshot passes.
 func (l *Limiter) count(s *Snapshot, walk func(*emission)) counting {
-	c := counting{families: l.families, classic: l.choices.Of(GroupHistograms) == Classic}
-	walk(newEmission(&c, l.families, l.choices, s.Catalogue, nil))
+	c := counting{families: l.families, classic: l.classic}
+	walk(&emission{sink: &c, families: l.families, specs: s.Catalogue, allSources: l.allSources})
 	return c
 }

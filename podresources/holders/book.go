@@ -42,64 +42,63 @@ func NewBook(grace time.Duration, hint func()) *Book {
 }
 
 // update changes the evidence. If the holders may have changed, it calls the hint.
-func (b *Book) update(change func(e *Evidence) (held bool)) {
+func (b *Book) update(change func(e *Evidence)) {
 	b.mu.Lock()
 	b.evidence.changed = false
-	held := change(&b.evidence)
-	if b.evidence.changed {
+	change(&b.evidence)
+	changed := b.evidence.changed
+	if changed {
 		b.decided, b.settled = false, false
 	}
 	b.mu.Unlock()
-	if held && b.hint != nil {
+	if changed && b.hint != nil {
 		b.hint()
 	}
 }
 
 // PodChanged processes a new or changed pod. at is when its event arrived.
 func (b *Book) PodChanged(facts podresources.PodFacts, at time.Time) {
-	b.update(func(e *Evidence) bool {
-		held, appeared := e.setPod(facts, at)
+	b.update(func(e *Evidence) {
 		b.changed, b.podsSeen = at, driver.Later(b.podsSeen, at)
-		if appeared {
+		if e.setPod(facts, at) {
 			b.appeared = at
 		}
-		return held
 	})
 }
 
 // PodRead processes an object of a pod that was requested from the API server by name. It has the
 // names of claims that the kubelet's own status omits.
 func (b *Book) PodRead(facts podresources.PodFacts, _ time.Time) {
-	b.update(func(e *Evidence) bool {
-		p := e.pods[facts.UID]
-		if p == nil {
-			return false
+	b.update(func(e *Evidence) {
+		if p := e.pods[facts.UID]; p != nil {
+			was := *p
+			p.learnNames(&facts)
+			e.changed = e.changed || !reflect.DeepEqual(&was, p)
 		}
-		was := *p
-		p.learnNames(&facts)
-		e.changed = e.changed || !reflect.DeepEqual(&was, p)
-		return true
 	})
 }
 
 // NominatedChanged processes a new or changed pod that waits to be bound.
 func (b *Book) NominatedChanged(pod podresources.PodFacts, at time.Time) {
-	b.update(func(e *Evidence) (held bool) { held, _ = e.setPod(pod, at); return held })
+	b.update(func(e *Evidence) { e.setPod(pod, at) })
 }
 
 // NominatedGone processes the end of a pod's nomination.
 func (b *Book) NominatedGone(uid string, at time.Time) {
-	b.update(func(e *Evidence) bool { e.leaveNominated(uid, at); return false })
+	b.update(func(e *Evidence) { e.leaveNominated(uid, at) })
 }
 
 // Changed processes that a pod's cgroup or a CDI spec appeared or disappeared.
 func (b *Book) Changed(c podresources.Change) {
-	b.update(func(e *Evidence) bool {
-		if !c.Gone {
-			b.appeared = driver.Later(b.appeared, c.At)
-		}
-		return e.changes.add(c, e.asked)
-	})
+	b.mu.Lock()
+	if !c.Gone {
+		b.appeared = driver.Later(b.appeared, c.At)
+	}
+	news := b.evidence.changes.add(c, b.evidence.asked)
+	b.mu.Unlock()
+	if news && b.hint != nil {
+		b.hint()
+	}
 }
 
 // Expects reports whether something has appeared that the kubelet's last answer may not have yet.
@@ -150,7 +149,7 @@ func (b *Book) Answered(answer *Answer) (believed bool) {
 // NotAnswered processes that the kubelet did not answer, with the states of the pods' cgroups. Pods
 // whose cgroups are gone hold nothing any more.
 func (b *Book) NotAnswered(cgroups map[string]podresources.CgroupState, at time.Time) {
-	b.update(func(e *Evidence) bool {
+	b.update(func(e *Evidence) {
 		if e.failing.IsZero() {
 			e.failing, e.changed = at, true
 		}
@@ -159,13 +158,12 @@ func (b *Book) NotAnswered(cgroups map[string]podresources.CgroupState, at time.
 			b.knownUntil = driver.Later(b.knownUntil, at)
 		}
 		b.believed, b.settled = false, false
-		return false
 	})
 }
 
 // Cgroups processes the states of the cgroups of the pods that Book.unsure returned.
 func (b *Book) Cgroups(states map[string]podresources.CgroupState, at time.Time) {
-	b.update(func(e *Evidence) bool { e.takeCgroups(states, at); return false })
+	b.update(func(e *Evidence) { e.takeCgroups(states, at) })
 }
 
 // UID returns the UID of the newest pod with that name and a known object, "" if there is none.
@@ -238,49 +236,43 @@ type Evidence struct {
 // ClaimRead processes the object of a claim. An unchanged one has new consequences if a pod was
 // first seen, or changed its state, since the claim was last read.
 func (b *Book) ClaimRead(claim podresources.Claim, facts podresources.ClaimFacts) {
-	b.update(func(e *Evidence) (news bool) {
+	b.update(func(e *Evidence) {
 		before, known := e.claims[claim]
 		if known && before.Read.After(facts.Read) {
-			return false
+			return
 		}
 		e.claims[claim], e.allClaims = facts, nil
 		then := before.Read
 		before.Read = facts.Read
-		news = !known || !reflect.DeepEqual(before, facts)
-		e.changed = e.changed || news || !e.podsChanged.Before(then)
-		return news
+		e.changed = !known || !e.podsChanged.Before(then) || !reflect.DeepEqual(before, facts)
 	})
 }
 
 // ClaimDeleted processes that a claim did not exist when it was requested. Its last contents are
 // kept: a pod that has started keeps its devices.
 func (b *Book) ClaimDeleted(claim podresources.Claim, asked time.Time) {
-	b.update(func(e *Evidence) (news bool) {
-		facts, known := e.claims[claim]
-		if !known || facts.Deleted || facts.Read.After(asked) {
-			return false
+	b.update(func(e *Evidence) {
+		if facts, known := e.claims[claim]; known && !facts.Deleted && !facts.Read.After(asked) {
+			facts.Deleted, facts.Read = true, asked
+			e.claims[claim], e.allClaims, e.changed = facts, nil, true
 		}
-		facts.Deleted, facts.Read = true, asked
-		e.claims[claim], e.allClaims, e.changed = facts, nil, true
-		return true
 	})
 }
 
 // ClaimForgotten drops what is known about a claim that is not read any more.
 func (b *Book) ClaimForgotten(claim podresources.Claim) {
-	b.update(func(e *Evidence) bool {
+	b.update(func(e *Evidence) {
 		if _, known := e.claims[claim]; known {
 			delete(e.claims, claim)
 			e.allClaims, e.changed = nil, true
 		}
-		return false
 	})
 }
 
 // ClaimsListed processes the claims of the inventory file, which was read at the given time. The
 // map must not be changed. A claim that the file does not have any more was deleted.
 func (b *Book) ClaimsListed(claims map[podresources.Claim]podresources.ClaimFacts, read time.Time) {
-	b.update(func(e *Evidence) bool {
+	b.update(func(e *Evidence) {
 		all := make(map[podresources.Claim]podresources.ClaimFacts, len(claims))
 		for claim, facts := range e.fileClaims {
 			if !facts.Deleted {
@@ -292,7 +284,6 @@ func (b *Book) ClaimsListed(claims map[podresources.Claim]podresources.ClaimFact
 		}
 		maps.Copy(all, claims)
 		e.fileClaims, e.allClaims, e.changed = all, nil, true
-		return true
 	})
 }
 

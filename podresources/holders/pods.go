@@ -124,7 +124,7 @@ func (p *pod) learnNames(from *podresources.PodFacts) {
 // that is over is remembered for keepDeleted: the API server may report it as running long after
 // the kubelet has forgotten it.
 func (b *Book) PodsListed(pods []podresources.PodFacts, local bool, asked time.Time) {
-	b.update(func(e *Evidence) bool {
+	b.update(func(e *Evidence) {
 		b.podsSeen = driver.Later(b.podsSeen, asked)
 		there := make(map[string]bool, len(pods))
 		names := make(map[podresources.Pod]bool, len(pods))
@@ -151,17 +151,16 @@ func (b *Book) PodsListed(pods []podresources.PodFacts, local bool, asked time.T
 			}
 		}
 		e.trimPods(asked)
-		return true
 	})
 }
 
 // setPod processes a new object of a pod. A deleted pod comes back only with a list. It reports
-// whether what the pod holds may have changed, and whether the pod is new or has started.
-func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) (held, appeared bool) {
+// whether the pod is new or has started.
+func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) (appeared bool) {
 	p := e.pods[facts.UID]
 	isNew := p == nil
 	if isNew && len(e.pods) >= 2*maxPods || !isNew && p.state == Deleted {
-		return false, false
+		return false
 	}
 	if isNew {
 		p = &pod{seen: at, since: at}
@@ -190,7 +189,7 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) (held, appe
 		e.identify(facts.Pod, facts.UID)
 	}
 	e.signEnd(p, &was, isNew, at)
-	return isNew || p.state != was.state || p.Running != was.Running, isNew || facts.Started && !was.Started
+	return isNew || facts.Started && !was.Started
 }
 
 // signEnd notes when a pod ends, or that it had ended before anything was known about it.
@@ -269,25 +268,24 @@ func (e *Evidence) bury(p *pod, at time.Time) {
 // instead: it may come back with its UID, the deletion of its mirror pod at the API server does not
 // end it, and it has no claims, so that it holds what the kubelet lists.
 func (b *Book) PodDeleted(uid string, at time.Time) {
-	b.update(func(e *Evidence) bool {
+	b.update(func(e *Evidence) {
 		b.changed, b.podsSeen = at, driver.Later(b.podsSeen, at)
 		p := e.pods[uid]
 		switch {
 		case p == nil && (podresources.IsStaticUID(uid) || len(e.pods) >= 2*maxPods):
-			return true
+			return
 		case p == nil:
 			p = &pod{PodFacts: podresources.PodFacts{UID: uid}, seen: at}
 			e.add(p)
 		case p.Static:
 			e.drop(uid)
-			return true
+			return
 		}
 		if !p.ends() && !p.state.over() {
 			e.changes.add(podresources.Change{At: at, Gone: true, PodUID: uid}, e.asked)
 		}
 		e.bury(p, at)
 		e.trimPods(at)
-		return true
 	})
 }
 
@@ -325,7 +323,7 @@ func (e *Evidence) trimPods(now time.Time) {
 
 // NominatedListed processes a complete list of the pods that wait to be bound to the node.
 func (b *Book) NominatedListed(pods []podresources.PodFacts, asked time.Time) {
-	b.update(func(e *Evidence) bool {
+	b.update(func(e *Evidence) {
 		there := make(map[string]bool, len(pods))
 		for i := range pods {
 			there[pods[i].UID] = true
@@ -336,7 +334,6 @@ func (b *Book) NominatedListed(pods []podresources.PodFacts, asked time.Time) {
 				e.leaveNominated(uid, asked)
 			}
 		}
-		return true
 	})
 }
 

@@ -132,7 +132,7 @@ func TestPodsLifeIsHintedAt(t *testing.T) {
 	steps("it comes", 1, func() { n.PodChanged(waits, second(1)) })
 	steps("nothing that matters", 0, func() { n.PodChanged(waits, second(2)) })
 	steps("it runs", 1, func() { n.PodChanged(pod, second(3)) })
-	steps("its labels", 0, func() { n.PodChanged(labels, second(4)) })
+	steps("its labels", 1, func() { n.PodChanged(labels, second(4)) })
 	steps("it ends", 1, func() { n.PodChanged(ended(pod), second(5)) })
 	steps("it goes", 1, func() { n.PodDeleted("2", second(6)) })
 	steps("a late notification", 0, func() { n.PodChanged(pod, second(7)) })

@@ -23,7 +23,6 @@ type Pods struct {
 	mu      sync.Mutex
 	pods    map[string]*corev1.Pod // by UID
 	watches map[chan *podsv1alpha1.WatchPodsEvent]bool
-	begun   int
 	broken  bool
 }
 
@@ -49,13 +48,6 @@ func ServePods(socket string) (*Pods, error) {
 func (p *Pods) Stop() {
 	p.server.Stop()
 	p.serving.Wait()
-}
-
-// Watches returns how many watches have started, and how many are open.
-func (p *Pods) Watches() (begun, open int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.begun, len(p.watches)
 }
 
 // Break ends all watches and refuses new ones, as a kubelet that is initializing, until it is
@@ -131,7 +123,6 @@ func (p *Pods) WatchPods(_ *podsv1alpha1.WatchPodsRequest,
 	}
 	watch <- &podsv1alpha1.WatchPodsEvent{Type: podsv1alpha1.EventType_INITIAL_SYNC_COMPLETE}
 	p.watches[watch] = true
-	p.begun++
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()
