@@ -7,12 +7,10 @@ import (
 	"net"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -21,11 +19,11 @@ import (
 
 // Bounds of what a [Finder] reads for one answer.
 const (
-	maxFound     = 16 << 20 // bytes of a page of slices, or of all EndpointSlices of a Service
+	maxFound     = 16 << 20 // bytes of all EndpointSlices of a Service
 	maxFoundPods = 16       // of a claim that are asked for their nodes
 )
 
-// Finder finds the nodes of claims, pods and devices, and the exporters of a Service, by requests
+// Finder finds the nodes of claims and pods, and the exporters of a Service, by requests
 // to the API server. It keeps only the version of resource.k8s.io, and is safe for concurrent use.
 // An object that does not exist has no node; that is not an error. Errors have a method Reason.
 type Finder struct {
@@ -90,59 +88,6 @@ func (f *Finder) PodNode(ctx context.Context, namespace, name string) (string, e
 		return f.api.Get(ctx, podPath(namespace, name), nil)
 	})
 	return pod.Spec.NodeName, err
-}
-
-// DeviceNode returns the node of the slice that has a device, "" if no slice that names a node has
-// it. Slices whose pool has the name of a node are read first, since most drivers name pools after
-// nodes.
-func (f *Finder) DeviceNode(ctx context.Context, driverName, pool, device string) (string, error) {
-	for _, selector := range []string{
-		"spec.driver=" + driverName + ",spec.nodeName=" + pool, "spec.driver=" + driverName,
-	} {
-		if strings.Contains(pool, "/") && strings.Contains(selector, pool) {
-			continue // no node is called so
-		}
-		node, err := f.deviceNode(ctx, selector, pool, device)
-		if err != nil || node != "" {
-			return node, err
-		}
-	}
-	return "", nil
-}
-
-func (f *Finder) deviceNode(ctx context.Context, selector, pool, device string) (node string, err error) {
-	query := url.Values{"fieldSelector": {selector}, "limit": {fmt.Sprint(slicePageSize)}}
-	for {
-		var page struct {
-			Metadata metav1.ListMeta `json:"metadata"`
-			Items    []struct {
-				Spec struct {
-					NodeName string                  `json:"nodeName"`
-					Pool     resourcev1.ResourcePool `json:"pool"`
-					Devices  []named                 `json:"devices"`
-				} `json:"spec"`
-			} `json:"items"`
-		}
-		if err := fetch(ctx, maxFound, &page, func(ctx context.Context) (io.ReadCloser, error) {
-			return f.versions.get(ctx, "resourceslices", query)
-		}); err != nil {
-			return "", err
-		}
-		for _, slice := range page.Items {
-			if slice.Spec.Pool.Name == pool && slices.Contains(slice.Spec.Devices, named{device}) {
-				return slice.Spec.NodeName, nil
-			}
-		}
-		if page.Metadata.Continue == "" {
-			return "", nil
-		}
-		query.Set("continue", page.Metadata.Continue)
-	}
-}
-
-// named is an object that has a name.
-type named struct {
-	Name string `json:"name"`
 }
 
 // Exporters returns the addresses (HOST:PORT) of the endpoints of a Service, by node, for endpoints
