@@ -465,7 +465,6 @@ func TestCheckTaintRules(t *testing.T) {
 			{fault: kubetest.Forbidden, want: "not used, taints of DeviceTaintRules are unknown (optional): "},
 			{fault: kubetest.Unavailable, err: "server_error"},
 		} {
-			time.Sleep(2 * maxDelayPermanent) // absent versions are not tried again at once
 			c.Lack(kubetest.TaintRules, tc.lacks...)
 			c.Fail(func(resource string, _ bool) kubetest.Fault {
 				if resource == kubetest.TaintRules {

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/url"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -33,7 +32,7 @@ type Finder struct {
 
 // NewFinder returns a finder. It does not connect.
 func NewFinder(api API) *Finder {
-	return &Finder{api: api, versions: newVersions(api, time.Now, resourceVersions())}
+	return &Finder{api: api, versions: &versions{api: api, list: resourceVersions()}}
 }
 
 // ClaimNodes returns the nodes that may use a claim, sorted: the one that its allocation names,

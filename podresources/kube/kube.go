@@ -90,9 +90,9 @@ type Node struct {
 func NewNode(config Config) *Node {
 	n := &Node{
 		config:        config,
-		versions:      newVersions(config.API, config.Now, resourceVersions()),
+		versions:      &versions{api: config.API, list: resourceVersions()},
 		slices:        newSliceSet(config.Name, cmp.Or(config.SliceBytes, MaxSliceBytes)),
-		taintVersions: newVersions(config.API, config.Now, taintRuleVersions()),
+		taintVersions: &versions{api: config.API, list: taintRuleVersions()},
 		taintRules:    taintRuleSet{rejected: driver.Rejections{}},
 		rejectedPods:  driver.Rejections{},
 	}
@@ -293,9 +293,6 @@ const (
 	// neededAfter is the time until it is checked again whether a device has binding conditions,
 	// which costs no request.
 	neededAfter = 10 * time.Second
-	// renegotiate is how long a version is used before better ones are tried again: an
-	// upgrade may add a better one long before it removes the old one.
-	renegotiate = time.Hour
 
 	// Requests that take longer have failed: of a page of a list or the opening of a watch, and of an
 	// object by its name, which is small, and which others wait for.
