@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -346,14 +347,10 @@ func TestRejected(t *testing.T) {
 		c.wantDevices(t, "p/a")
 		expect.That(t, len(c.book.bound()) == 1 && len(c.book.known()) == 1,
 			"pods %v, claims %v", c.book.bound(), c.book.known())
-		got := map[string]driver.Rejections{}
-		for _, source := range []string{SourceSlices, SourceClaims, SourcePods} {
-			got[source] = c.node.Rejected(source)
-		}
 		expect.Equal(t, "", map[string]driver.Rejections{
 			SourceSlices: {"malformed_slice": 1}, SourceClaims: {driver.ReasonMalformedClaim: 1},
 			SourcePods: {"malformed_pod": 1},
-		}, got)
+		}, c.rejected)
 	})
 }
 
@@ -382,7 +379,7 @@ func FuzzPod(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var reasons []driver.Reason
 		feed := podFeed{
-			now: time.Now, selection: selection, rejected: func(r driver.Reason) { reasons = append(reasons, r) },
+			now: time.Now, selection: selection, reject: func(r driver.Rejections) { reasons = slices.AppendSeq(reasons, maps.Keys(r)) },
 		}
 		facts, ok := feed.parse(data)
 		must.That(t, ok == (len(reasons) == 0) && len(reasons) <= 1, "used: %v, rejected for %q", ok, reasons)
