@@ -162,7 +162,6 @@ func plugged(name, resource string, devices int) *v1.PodResources {
 
 // decoded decodes and parses an answer.
 func decoded(t *testing.T, pods ...*v1.PodResources) ([]Allocation, driver.Rejections) {
-	t.Helper()
 	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 	answer := must.Get(new(Decoder).Decode(inPieces(wireOf(t, pods...), 16<<10)))(t)
 	return Parse(answer)

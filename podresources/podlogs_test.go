@@ -21,12 +21,10 @@ type logTree struct {
 }
 
 func newLogTree(t *testing.T) logTree {
-	t.Helper()
 	return logTree{t: t, path: t.TempDir()}
 }
 
 func (l logTree) mkdir(names ...string) {
-	l.t.Helper()
 	for _, name := range names {
 		must.Do(l.t, os.Mkdir(filepath.Join(l.path, name), 0o755))
 	}
@@ -34,7 +32,6 @@ func (l logTree) mkdir(names ...string) {
 
 // touch sets the time at which a folder changed; "." is the folder of all pods.
 func (l logTree) touch(name string, at time.Time) {
-	l.t.Helper()
 	must.Do(l.t, os.Chtimes(filepath.Join(l.path, name), at, at))
 }
 
@@ -61,7 +58,6 @@ func TestPodLogsReads(t *testing.T) {
 	tree := newLogTree(t)
 	logs, now := NewPodLogs(tree.path, nil), limiterStart
 	check := func(when, name, want string) {
-		t.Helper()
 		expect.Is(t, logs.UID(Pod{"ns", name}, now), want, "%s", when)
 	}
 	check("no folder", "a", "")
@@ -105,9 +101,7 @@ func TestPodLogsHang(t *testing.T) {
 				t.Errorf("after %v: not as before", time.Since(begun))
 			}
 		}
-		if len(reported) != 2 || driver.ReasonOf(reported[1]) != driver.ReasonHung {
-			t.Errorf("reported %v", reported)
-		}
+		expect.That(t, len(reported) == 2 && driver.ReasonOf(reported[1]) == driver.ReasonHung, "reported %v", reported)
 		close(release)
 		synctest.Wait()
 		tree.mkdir("ns_b_" + uidB)

@@ -236,27 +236,6 @@ func TestPodMembers(t *testing.T) {
 	expect.That(t, m.known == nil && m.walk == nil, "what nobody asks for is remembered")
 }
 
-// A pod with too many processes does not displace processes of other pods, in whatever order the
-// kernel lists them.
-func TestPodMembersAreShared(t *testing.T) {
-	procfs, m := newMembers(t)
-	const podC = "cccccccc-0000-4000-8000-000000000000"
-	m.most = 30
-	for pid := 1; pid <= 60; pid++ {
-		uid := podA
-		if pid <= 8 {
-			uid = podB
-		} else if pid > 52 {
-			uid = podC
-		}
-		procfs.process(pid, uid, pid)
-	}
-	got := m.Of([]string{podA, podB, podC})
-	if n := len(got[podA]); n < m.most/3 || n > m.most || len(got[podB]) != 8 || len(got[podC]) != 8 {
-		t.Errorf("%d processes are named of a pod with 44, %d and %d of pods with 8", n, len(got[podB]), len(got[podC]))
-	}
-}
-
 // The time between two searches for the same pods grows to 10 s.
 func TestPodMembersSearchSeldom(t *testing.T) {
 	procfs, m := newMembers(t)

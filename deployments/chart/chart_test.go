@@ -43,7 +43,6 @@ type objects struct {
 }
 
 func renderObjects(t *testing.T, v values) objects {
-	t.Helper()
 	o := objects{all: map[string]runtime.Object{}}
 	o.render(t, Release{Name: "test", Namespace: "monitoring", Values: v})
 	return o

@@ -36,7 +36,6 @@ func TestNVLink5(t *testing.T) { library().NVLink5(t, "4.6") }
 // readingsOf returns the readings of a quantity by their labels, after a time in which the engine
 // reads everything.
 func readingsOf(t *testing.T, change func(*dcgmtest.Condition), q driver.Quantity) map[string]float64 {
-	t.Helper()
 	c := newClock(1)
 	change(&machine.GPUs[0].Condition)
 	s := newSource(t, c, nil)

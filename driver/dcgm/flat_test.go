@@ -33,7 +33,6 @@ func TestFlat(t *testing.T) {
 
 // hangOnce lets a call hang, and then return.
 func hangOnce(t *testing.T, s *Source) {
-	t.Helper()
 	const function = "dcgmGetValuesSince_v2"
 	machine.Hang(function, true)
 	defer machine.Hang(function, false)

@@ -26,7 +26,6 @@ const engineAddress = "127.0.0.1:5555"
 
 // newSource returns a source on the machine, which lets go of the engine when the test ends.
 func newSource(tb testing.TB, c *nvidiatest.Clock, change func(*Config)) *Source {
-	tb.Helper()
 	config := Config{Address: engineAddress, Profiling: true, Now: c.Now}
 	if change != nil {
 		change(&config)

@@ -67,21 +67,6 @@ func TestBindingConditions(t *testing.T) {
 	}
 }
 
-// The labels of nodes are unknown: devices for which they decide are left out, and counted.
-func TestPlacementByLabels(t *testing.T) {
-	for terms, want := range map[string]driver.Rejections{
-		`{"matchExpressions":[{"key":"zone","operator":"Exists"}]}`: {driver.ReasonNodeSelector: 1},
-		`{"matchFields":[{"key":"metadata.name","operator":"In","values":["n2"]}],"matchExpressions":[{"key":"zone",` +
-			`"operator":"Exists"}]}`: {},
-	} {
-		slice, ok := decoded(t, []byte(sliceOf(1, `"nodeSelector":{"nodeSelectorTerms":[`+terms+`]}`, `{"name":"x"}`)))
-		must.That(t, ok, "%s is malformed", terms)
-		rejected := driver.Rejections{}
-		found, _ := Build([]Offer{slice.OfferTo("n1", math.MaxInt, rejected)})
-		expect.That(t, len(found) == 0 && cmp.Equal(rejected, want), "%s: %d devices, rejected %v", terms, len(found), rejected)
-	}
-}
-
 func decoded(t *testing.T, data []byte) (Slice, bool) {
 	objects, _, err := manifest.Objects(data, "ResourceSlice")
 	must.That(t, err == nil && len(objects) == 1, "%d objects, error %v", len(objects), err)

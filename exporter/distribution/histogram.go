@@ -2,6 +2,8 @@ package distribution
 
 import (
 	"cmp"
+	"encoding/binary"
+	"errors"
 	"iter"
 	"math"
 	"slices"
@@ -222,5 +224,135 @@ func (h *Histogram) Buckets() iter.Seq2[int, uint64] {
 				return
 			}
 		}
+	}
+}
+
+// AppendBinary appends the histogram, in a form that [Histogram.UnmarshalBinary] reads.
+func (h *Histogram) AppendBinary(b []byte) ([]byte, error) {
+	b = binary.AppendVarint(b, int64(h.coarser))
+	b = binary.LittleEndian.AppendUint64(b, math.Float64bits(h.carry))
+	b = binary.LittleEndian.AppendUint64(b, math.Float64bits(h.sum))
+	b = binary.LittleEndian.AppendUint64(b, math.Float64bits(h.max))
+	b = h.zero.append(b)
+	for i := range h.buckets {
+		b = h.buckets[i].append(b)
+	}
+	return b, nil
+}
+
+func (b *bucket) append(out []byte) []byte {
+	out = binary.AppendVarint(out, int64(b.index))
+	out = binary.AppendUvarint(out, uint64(b.count))
+	return binary.AppendVarint(out, int64(b.lacks))
+}
+
+var errMalformed = errors.New("a histogram is malformed")
+
+// UnmarshalBinary reads a histogram that AppendBinary has written.
+func (h *Histogram) UnmarshalBinary(b []byte) error {
+	out := Histogram{}
+	coarser, n := binary.Varint(b)
+	if n <= 0 || coarser < 0 || coarser > Schema-minSchema || len(b) < n+24 {
+		return errMalformed
+	}
+	out.coarser, b = int8(coarser), b[n:]
+	for _, v := range []*float64{&out.carry, &out.sum, &out.max} {
+		*v = math.Float64frombits(binary.LittleEndian.Uint64(b))
+		b = b[8:]
+	}
+	for first := true; len(b) > 0; first = false {
+		of, rest, ok := parseBucket(b)
+		switch {
+		case !ok:
+			return errMalformed
+		case first:
+			out.zero = of
+		default:
+			out.buckets = append(out.buckets, of)
+		}
+		out.pending += int32(of.lacks)
+		b = rest
+	}
+	*h = out
+	return nil
+}
+
+func parseBucket(b []byte) (of bucket, rest []byte, ok bool) {
+	index, i := binary.Varint(b)
+	if i <= 0 || index != int64(int16(index)) {
+		return of, nil, false
+	}
+	count, j := binary.Uvarint(b[i:])
+	if j <= 0 || count > math.MaxUint32 {
+		return of, nil, false
+	}
+	lacks, k := binary.Varint(b[i+j:])
+	if k <= 0 || lacks != int64(int16(lacks)) {
+		return of, nil, false
+	}
+	return bucket{uint32(count), int16(index), int16(lacks)}, b[i+j+k:], true
+}
+
+// Growing is a histogram for frequent observations and cheap, immutable views. The zero value is
+// empty and ready to use. It is not safe for concurrent use.
+type Growing struct {
+	base  *Histogram    // shared with views, and so never changed
+	since []observation // further observations; elements that views share are never changed
+}
+
+// observation is a value, and the time in seconds for which it applied.
+type observation struct{ value, seconds float64 }
+
+// maxSince is the number of observations after which a new base is made.
+const maxSince = 8
+
+// NewGrowing returns a histogram that begins with h, which must not be changed afterwards.
+func NewGrowing(h *Histogram) Growing { return Growing{base: h} }
+
+// Observe is [Histogram.Observe].
+func (g *Growing) Observe(value, seconds float64) {
+	if len(g.since) == maxSince {
+		var next struct {
+			base  Histogram
+			since [maxSince]observation
+		}
+		g.View().Read(&next.base)
+		g.base, g.since = &next.base, next.since[:0]
+	}
+	if g.since == nil {
+		g.since = make([]observation, 0, maxSince)
+	}
+	g.since = append(g.since, observation{value, seconds})
+}
+
+// View returns the present state.
+func (g *Growing) View() View { return View{g.base, slices.Clip(g.since)} }
+
+// View is the state of a [Growing] at some time. It is immutable, and safe for concurrent use.
+type View struct {
+	base  *Histogram // nil: an empty one
+	since []observation
+}
+
+// ViewOf returns a view of a histogram, which must not be changed afterwards.
+func ViewOf(h *Histogram) View { return View{base: h} }
+
+// Histogram returns a copy of the histogram.
+func (v View) Histogram() *Histogram {
+	h := &Histogram{}
+	v.Read(h)
+	return h
+}
+
+// Read copies the histogram to h, and reuses the memory of h.
+func (v View) Read(h *Histogram) {
+	room := h.buckets[:0]
+	*h = Histogram{}
+	if v.base != nil {
+		*h = *v.base
+	}
+	h.buckets = append(room, h.buckets...)
+	for _, o := range v.since {
+		h.Observe(o.value, o.seconds)
 	}
 }

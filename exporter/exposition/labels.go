@@ -167,12 +167,6 @@ func (o *owner) base() *labels {
 	return o.labels
 }
 
-// begin begins a walk of the owner's series.
-func (o *owner) begin() {
-	o.series.begin()
-	o.sources.begin()
-}
-
 // end ends the walk.
 func (o *owner) end() {
 	if o == nil {
@@ -267,15 +261,7 @@ func (c *labelCache) device(d *book.Device) *owner {
 	if c == nil {
 		return nil
 	}
-	known := c.devices.find(d.Key)
-	if known == nil {
-		id := &d.ID
-		known = c.devices.add(d.Key, &owner{
-			labels: (*labels)(nil).with("driver", id.Driver, "pool", id.Pool, "device", id.Device),
-		})
-	}
-	(*known).begin()
-	return *known
+	return ownerOf(&c.devices, d.Key, &d.ID)
 }
 
 // holder returns the owner of the series of a claim or pod and its device. name is the label for
@@ -284,38 +270,34 @@ func (c *labelCache) holder(name string, h *book.Holder) *owner {
 	if c == nil {
 		return nil
 	}
-	known := c.holders.find(h.HolderKey)
+	return ownerOf(&c.holders, h.HolderKey, &h.Device, "namespace", h.Namespace, name, h.Name)
+}
+
+// ownerOf returns the owner with a key, whose labels are these and those of its device.
+func ownerOf[K comparable](all *sequence[K, *owner], key K, id *driver.ID, before ...string) *owner {
+	known := all.find(key)
 	if known == nil {
-		id := &h.Device
-		known = c.holders.add(h.HolderKey, &owner{labels: (*labels)(nil).with(
-			"namespace", h.Namespace, name, h.Name, "driver", id.Driver, "pool", id.Pool, "device", id.Device)})
+		row := (*labels)(nil).with(append(before, "driver", id.Driver, "pool", id.Pool, "device", id.Device)...)
+		known = all.add(key, &owner{labels: row})
 	}
-	(*known).begin()
+	(*known).series.begin()
+	(*known).sources.begin()
 	return *known
 }
 
-// series returns the exported form of a series of an owner.
-func (c *labelCache) series(of *owner, s *book.Series) series {
+// series returns the exported form of a series of an owner. of is the claim if the series is a
+// distribution, which is that of all devices of a driver.
+func (c *labelCache) series(owner *owner, s *book.Series, of *book.Holder) series {
 	if c == nil {
 		return series{quantity: s.Quantity}
 	}
-	known := of.series.find(s)
+	known := owner.series.find(s)
 	if known == nil {
-		known = of.series.add(s, c.newSeries(of.labels, s))
-	}
-	return *known
-}
-
-// distribution returns the exported form of a distribution of a claim, which is that of all its
-// devices of a driver.
-func (c *labelCache) distribution(claim *owner, h *book.Holder, s *book.Series) series {
-	if c == nil {
-		return series{quantity: s.Quantity}
-	}
-	known := claim.series.find(s)
-	if known == nil {
-		base := (*labels)(nil).with("namespace", h.Namespace, "resourceclaim_name", h.Name, "driver", h.Device.Driver)
-		known = claim.series.add(s, c.newSeries(base, s))
+		base := owner.labels
+		if of != nil {
+			base = (*labels)(nil).with("namespace", of.Namespace, "resourceclaim_name", of.Name, "driver", of.Device.Driver)
+		}
+		known = owner.series.add(s, c.newSeries(base, s))
 	}
 	return *known
 }

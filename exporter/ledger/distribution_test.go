@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
@@ -55,34 +57,6 @@ func boundOf(h *distribution.Histogram, index int) float64 {
 func expectDistribution(t *testing.T, h *exportertest.History, claim string, q driver.Quantity, want string) {
 	t.Helper()
 	expect.Is(t, distributionOf(t, h.Last.Snapshot, claim, q), want, "%v of %s", q, claim)
-}
-
-// A reading counts for the time since the reading before, with the claim's part of it. The first
-// reading counts for no time, and so does one after a gap of more than 90 s. Pods have no
-// distributions.
-func TestDistribution(t *testing.T) {
-	h := exportertest.NewHistory(t)
-	h.Hold("a", "a0", "a1")
-	for _, watts := range []float64{1000, 64, 64, 100, 4} {
-		h.Read(jointest.Watts(watts))
-		h.Pass(time.Second)
-	}
-	expectDistribution(t, h, "a", driver.Power, "4 s, sum 232: 4: 1 64: 2 107.6: 1")
-	expectDistribution(t, h, "a", driver.Utilization, "")
-	h.Now = h.Now.Add(ledger.MaxIntegration)
-	h.Read(jointest.Watts(64))
-	h.Pass(time.Second)
-	expectDistribution(t, h, "a", driver.Power, "4 s, sum 232: 4: 1 64: 2 107.6: 1")
-	h.Hold("b", "b0") // began half a second ago; from then on each claim has half
-	h.Read(jointest.Watts(64))
-	h.Pass(10 * time.Second)
-	h.Read(jointest.Watts(16))
-	h.Pass(time.Second)
-	expectDistribution(t, h, "a", driver.Power, "15 s, sum 360: 4: 1 8: 10 32: 1 64: 2 107.6: 1")
-	expectDistribution(t, h, "b", driver.Power, "10.5 s, sum 96: 8: 10")
-	for i := range h.Last.Pods {
-		expect.That(t, len(h.Last.Pods[i].Distributions) == 0, "a pod has a distribution")
-	}
 }
 
 // If the holder changes between two readings, the earlier reading counts for the time before the
@@ -199,5 +173,69 @@ func TestNoDistributions(t *testing.T) {
 		if n := h.Ledger.Distributions(); n != 0 {
 			t.Errorf("%s: the ledger keeps the distributions of %d claims", name, n)
 		}
+	}
+}
+
+// The rate of the tensor cores' seconds is the mean of their busy share times the clock, also where
+// these vary together, so that the product of their means is wrong by up to a half.
+func TestTensorSeconds(t *testing.T) {
+	for _, e := range stalltest.Efficiencies() {
+		t.Run(e.Name, func(t *testing.T) {
+			length, step := 20*time.Minute, time.Second
+			if e.Name == "flops-throttled-later" { // after two hours
+				length, step = 4*time.Hour, 10*time.Second
+			}
+			h := exportertest.NewHistory(t)
+			h.Hold("c0", "p0")
+			for s := range e.Trace(1, length).Samples {
+				if s.At.Sub(stalltest.Start())%step != 0 {
+					continue
+				}
+				h.Read(
+					driver.Reading{
+						Quantity: driver.EngineUtilization, Labels: driver.Labels{"tensor"}, Value: s.Values[stalltest.Tensor],
+					},
+					driver.Reading{Quantity: driver.Clock, Labels: driver.Labels{"sm"}, Value: s.Values[stalltest.Clock]},
+					driver.Reading{Quantity: driver.ClockMax, Labels: driver.Labels{"sm"}, Value: s.Values[stalltest.ClockMax]},
+				)
+				h.Pass(step)
+			}
+			x := h.Tick(time.Second)
+			for _, family := range []string{"dra_device_tensor_seconds_total", "dra_claim_tensor_seconds_total"} {
+				seconds := math.NaN()
+				for _, v := range x[family] {
+					seconds = v
+				}
+				if got := seconds / length.Seconds(); !(math.Abs(got-e.FLOPs) <= 0.02*e.FLOPs) {
+					t.Errorf("the rate of %s is %v, want %v", family, got, e.FLOPs)
+				}
+			}
+		})
+	}
+}
+
+// Without the clock, its maximum or the tensor cores, there is no throughput: it is not 0.
+func TestNoTensorSeconds(t *testing.T) {
+	readings := []driver.Reading{
+		{Quantity: driver.EngineUtilization, Labels: driver.Labels{"tensor"}, Value: 0.5},
+		{Quantity: driver.Clock, Labels: driver.Labels{"sm"}, Value: 1e9},
+		{Quantity: driver.ClockMax, Labels: driver.Labels{"sm"}, Value: 2e9},
+	}
+	for without := range len(readings) + 1 {
+		h := exportertest.NewHistory(t)
+		h.Hold("c0", "p0")
+		var x exportertest.Scraped
+		for range 3 {
+			var present []driver.Reading
+			for i, r := range readings {
+				if i != without {
+					present = append(present, r)
+				}
+			}
+			h.Read(present...)
+			x = h.Tick(time.Second)
+		}
+		got, want := len(x["dra_claim_tensor_seconds_total"]) > 0, without == len(readings)
+		expect.That(t, got == want, "without reading %d there are tensor seconds: %v", without, got)
 	}
 }

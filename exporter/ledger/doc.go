@@ -15,10 +15,10 @@
 //   - a counter for each sum (meter.go), which starts at 0. It is the sum of a hardware counter's
 //     increments or, if the hardware has no counter, the integral of a gauge.
 //
-// Claims and pods have accounts of their charges (account.go), one for each UID (charged.go). The
-// counters of a name continue from one account to the next (accounts.go). Package timeline says who
-// held which device when. Names have the identities of claims and pods (name.go). Accounts and
-// names are kept for the retention after their end.
+// Claims and pods have accounts of their charges (account.go), one for each UID. The counters of a
+// name continue from one account to the next (accounts.go). Package timeline says who held which
+// device when. Names have the identities of claims and pods (name.go). Accounts and names are kept
+// for the retention after their end.
 //
 // Each file uses only what files below it declare: test/layout lists them in order, with what each
 // does. What is exported is package book.

@@ -211,7 +211,7 @@ func (d *deviceBook) divideGauge(m *meter, now time.Time) {
 		m.lost += p.Fraction * p.holders.Unattributed[m.spec.Basis]
 		own := p.book.findMeter(m.key)
 		if own == nil {
-			own = p.book.meter(m.key)
+			own = p.book.addMeter(m.key)
 			own.divided = true
 		}
 		own.seen = now

@@ -3,6 +3,7 @@ package ledger
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -53,17 +54,7 @@ func (l *Ledger) Restore(k Kept, now time.Time) error {
 const maxAway = 10 * time.Minute
 
 func (l *Ledger) restore(k Kept, now time.Time) error {
-	read := saved.Read
-	if k.Former {
-		read = saved.ReadFormer
-	}
-	state, err := read(k.State, k.Changes)
-	if err != nil {
-		return err
-	}
-	r := restorer{
-		State: state, ledger: l, kept: k, devices: map[uint32]*deviceBook{}, accounts: map[uint32]*account{},
-	}
+	r := restorer{ledger: l, kept: k, devices: map[uint32]*deviceBook{}, accounts: map[uint32]*account{}}
 	if err := r.restore(); err != nil {
 		return err
 	}
@@ -137,35 +128,51 @@ type restorer struct {
 	kept     Kept
 	devices  map[uint32]*deviceBook
 	accounts map[uint32]*account
+	err      error
 }
 
 var errRecord = errors.New("a record of the ledger is malformed")
 
-// restore makes the devices, then their accounts, then the objects that refer to accounts.
-func (r *restorer) restore() error {
-	for _, step := range []func() error{
-		each(r.Devices, r.device), each(r.Accounts, r.account), each(r.Fits, r.fit), each(r.Held, r.held),
-		each(r.Periods, r.periods), r.chain, each(r.Distributions, r.distribution), each(r.Lives, r.lives),
-	} {
-		if err := step(); err != nil {
-			return err
+// restore reads the records. It makes the devices, then their accounts, then the objects that refer
+// to accounts. It returns an error if a record lacks something, or refers to another one that is
+// not there.
+func (r *restorer) restore() (err error) {
+	defer func() {
+		if lacks := recover(); lacks != nil {
+			err = fmt.Errorf("%w: %v", errRecord, lacks)
 		}
+	}()
+	read := saved.Read
+	if r.kept.Former {
+		read = saved.ReadFormer
 	}
+	if r.State, err = read(r.kept.State, r.kept.Changes); err != nil {
+		return err
+	}
+	each(r.Devices, r.device)
+	each(r.Accounts, r.account)
+	each(r.Fits, r.fit)
+	each(r.Held, r.held)
+	each(r.Periods, r.periods)
+	r.chain()
+	each(r.Distributions, r.distribution)
+	each(r.Lives, r.lives)
 	r.names(&r.ledger.claims, r.Claims)
 	r.names(&r.ledger.pods, r.Pods)
-	return nil
+	return r.err
 }
 
-// each returns a function that calls f for each record of a kind.
-func each[T any](records map[uint32]T, f func(number uint32, s T) error) func() error {
-	return func() error {
-		for number, s := range records {
-			if err := f(number, s); err != nil {
-				return err
-			}
-		}
-		return nil
+// each calls f for each record of a kind.
+func each[T any](records map[uint32]T, f func(number uint32, s T)) {
+	for number, s := range records {
+		f(number, s)
 	}
+}
+
+// histogram reads a histogram from its binary form.
+func (r *restorer) histogram(b []byte) (h distribution.Histogram) {
+	r.err = errors.Join(r.err, h.UnmarshalBinary(b))
+	return h
 }
 
 // at returns a time that saver.at has converted.
@@ -201,6 +208,15 @@ func (r *restorer) series(s *saved.Series) (out *book.Series, known bool) {
 	return out, !slices.ContainsFunc(out.Labels[own:], func(value string) bool { return value != "" })
 }
 
+// knownSeries returns a series whose quantity must be known.
+func (r *restorer) knownSeries(s *saved.Series) *book.Series {
+	out, known := r.series(s)
+	if !known {
+		panic(s.Quantity + " is unknown")
+	}
+	return out
+}
+
 // values returns the values whose quantities are known.
 func (r *restorer) values(of []saved.Series) (out []book.Value) {
 	for i := range of {
@@ -212,50 +228,32 @@ func (r *restorer) values(of []saved.Series) (out []book.Value) {
 }
 
 // device restores a device with its counters and meters, which are in the order of its counts.
-func (r *restorer) device(number uint32, s saved.Device) error {
+func (r *restorer) device(number uint32, s saved.Device) {
 	now, counts := r.kept.Time, r.Counts[number]
 	d := newDeviceBook(driver.ID{Driver: s.Driver, Pool: s.Pool, Device: s.Name}, r.ledger.config.Catalogue, now)
-	if s.Name == "" || s.Born == 0 || r.ledger.devices[d.id] != nil {
-		return errRecord
-	}
 	d.seen, d.used, d.clock = now, now, now
 	d.born, d.lastError, d.read, d.watched = stamped(s.Born), stamped(s.LastError), s.Read, s.Watched
 	d.identity = identity{[...]string{s.UUID, s.PCI, s.NetDev, s.RDMA}, s.CPUs}
 	d.allocated, d.inUse = counts.Allocated, counts.InUse
 	d.accrued, d.usedUntil = r.at(counts.Accrued), r.at(counts.UsedUntil)
-	if len(counts.Settled) != len(s.Counters) || len(counts.Values) != len(s.Meters) || len(counts.At) != len(s.Meters) ||
-		len(counts.Highest) != len(s.Highest) {
-		return errRecord
-	}
 	for i, v := range counts.Highest {
 		s.Highest[i].Value = v
 	}
 	d.unattributed.witnessed = r.values(s.Highest)
 	for i := range s.Counters {
-		if err := r.counter(d, &s.Counters[i], &counts.Totals, counts.Settled[i]); err != nil {
-			return err
-		}
-	}
-	if len(counts.Totals) > 0 {
-		return errRecord
+		r.counter(d, &s.Counters[i], &counts.Totals, counts.Settled[i])
 	}
 	for i := range s.Meters {
-		if err := r.meter(d, &s.Meters[i], counts.Values[i], r.at(counts.At[i])); err != nil {
-			return err
-		}
+		r.meter(d, &s.Meters[i], counts.Values[i], r.at(counts.At[i]))
 	}
 	d.unattributed.born, d.unattributed.device = d.born, &d.device
 	d.joined = &join.Device{ID: d.id}
 	r.devices[number], r.ledger.devices[d.id] = d, d
-	return nil
 }
 
 // counter restores a counter, and takes its totals.
-func (r *restorer) counter(d *deviceBook, s *saved.Counter, totals *[]float64, settled saved.Moment) error {
-	series, known := r.series(&s.Series)
-	if !known || d.find(seriesKey{series.Quantity, series.Labels}) != nil {
-		return errRecord
-	}
+func (r *restorer) counter(d *deviceBook, s *saved.Counter, totals *[]float64, settled saved.Moment) {
+	series := r.knownSeries(&s.Series)
 	c := d.counter(seriesKey{series.Quantity, series.Labels}, r.kept.Time)
 	c.series, c.seen, c.settled = series, r.kept.Time, r.at(settled)
 	c.idle, c.limit = s.Idle, max(s.Limit, c.limit)
@@ -265,22 +263,15 @@ func (r *restorer) counter(d *deviceBook, s *saved.Counter, totals *[]float64, s
 	if c.index >= 0 {
 		to = append(to, &d.unattributed.total(c).value)
 	}
-	if len(*totals) < len(to) {
-		return errRecord
-	}
 	for i, v := range to {
 		*v = (*totals)[i]
 	}
 	*totals = (*totals)[len(to):]
-	return nil
 }
 
-func (r *restorer) meter(d *deviceBook, s *saved.Meter, last float64, at time.Time) error {
-	series, known := r.series(&s.Series)
-	if !known || d.findMeter(seriesKey{series.Quantity, series.Labels}) != nil {
-		return errRecord
-	}
-	m := d.meter(seriesKey{series.Quantity, series.Labels})
+func (r *restorer) meter(d *deviceBook, s *saved.Meter, last float64, at time.Time) {
+	series := r.knownSeries(&s.Series)
+	m := d.addMeter(seriesKey{series.Quantity, series.Labels})
 	m.series, m.have = series, true
 	m.since, m.idle, m.seen = stamped(s.Since), s.Idle, r.kept.Time
 	m.last = driver.Reading{Quantity: series.Quantity, Labels: series.Labels, Value: last, At: at}
@@ -290,19 +281,14 @@ func (r *restorer) meter(d *deviceBook, s *saved.Meter, last float64, at time.Ti
 		m.before.Doubted = r.point(s.Doubted)
 		m.before.Left = readings.Line{Point: r.point(l.From), To: r.point(l.To), Counted: l.Counted}
 	}
-	return nil
 }
 
 func (r *restorer) point(p saved.Point) readings.Point {
 	return readings.Point{Value: p.Value, At: r.at(p.At)}
 }
 
-func (r *restorer) account(number uint32, s saved.Account) error {
+func (r *restorer) account(number uint32, s saved.Account) {
 	d, sums, doubts := r.devices[s.Device], r.Sums[number], r.Doubts[number]
-	if d == nil || len(s.Shown) > len(d.attributed) || sums.Totals.Len() != len(s.Shown) ||
-		sums.Witnessed.Len() != len(s.Witnessed) || len(doubts.Totals) > len(s.Shown) {
-		return errRecord
-	}
 	a := &account{
 		key: book.HolderKey{Namespace: s.Namespace, Name: s.Name, Device: d.id}, uid: s.UID, device: &d.device,
 		born: stamped(s.Born), ended: r.at(s.Ended),
@@ -350,31 +336,26 @@ func (r *restorer) account(number uint32, s saved.Account) error {
 	}
 	a.witnessed = r.values(s.Witnessed)
 	r.accounts[number] = a
-	return nil
 }
 
-func (r *restorer) fit(number uint32, s saved.Fit) error {
-	a := r.accounts[number]
-	if a == nil {
-		return errRecord
-	}
+func (r *restorer) fit(number uint32, s saved.Fit) {
 	if !r.ledger.claims.fits {
-		return nil
+		return
 	}
-	f := &fitting{FitFacts: s.FitFacts, Use: s.Use}
-	a.ofClaim.fit = f
+	f := &fitting{
+		activity: r.histogram(s.Activity), bandwidth: r.histogram(s.Bandwidth), FitFacts: s.FitFacts, Use: s.Use,
+	}
+	r.accounts[number].ofClaim.fit = f
 	if e := s.Ended; e != nil {
 		f.ended = &join.Share{Allocation: podresources.Allocation{ShareID: e.ShareID, Request: e.Request, Admin: e.Admin}}
 		for _, c := range e.Consumed {
 			f.ended.Consumed = append(f.ended.Consumed, driver.Amount{Resource: c.Resource, Value: c.Value})
 		}
 	}
-	err := errors.Join(f.activity.UnmarshalBinary(s.Activity), f.bandwidth.UnmarshalBinary(s.Bandwidth))
-	if s.Advice != nil && err == nil {
+	if s.Advice != nil {
 		f.final = true
-		err = json.Unmarshal(s.Advice, &f.advice)
+		r.err = errors.Join(r.err, json.Unmarshal(s.Advice, &f.advice))
 	}
-	return err
 }
 
 // resumeFit restores the use of the account's claim. It is written rarely, but a new peak of the
@@ -390,11 +371,7 @@ func (a *account) resumeFit() {
 	}
 }
 
-func (r *restorer) held(number uint32, s saved.Held) error {
-	d := r.devices[number]
-	if d == nil {
-		return errRecord
-	}
+func (r *restorer) held(number uint32, s saved.Held) {
 	var out segments
 	for _, of := range s.Segments {
 		next := segment{
@@ -408,9 +385,8 @@ func (r *restorer) held(number uint32, s saved.Held) error {
 		out = out.Append(next)
 	}
 	if len(out) > 0 {
-		d.timeline = out
+		r.devices[number].timeline = out
 	}
-	return nil
 }
 
 func (r *restorer) parts(of []saved.Part) (out []part) {
@@ -424,11 +400,8 @@ func (r *restorer) parts(of []saved.Part) (out []part) {
 	return out
 }
 
-func (r *restorer) periods(number uint32, s saved.Periods) error {
+func (r *restorer) periods(number uint32, s saved.Periods) {
 	d := r.devices[number]
-	if d == nil {
-		return errRecord
-	}
 	for _, p := range s.Periods {
 		d.periods.Set(nil, timeline.Period{
 			Hold: podresources.HoldID(p.Hold), Device: d.id, ClaimUID: p.ClaimUID, ShareID: p.ShareID, PodUID: p.PodUID,
@@ -438,7 +411,6 @@ func (r *restorer) periods(number uint32, s saved.Periods) error {
 			ToDoubt: podresources.Doubt{Early: p.ToEarly, Late: p.ToLate},
 		})
 	}
-	return nil
 }
 
 // resume restores the device's holders until the kubelet's first answer, or makes it free if none
@@ -463,7 +435,7 @@ func (d *deviceBook) resume(ended, now time.Time, alone bool) {
 }
 
 // chain adds the accounts to the books.
-func (r *restorer) chain() error {
+func (r *restorer) chain() {
 	later := map[uint32]bool{} // have a successor
 	for _, s := range r.Accounts {
 		later[s.Earlier] = true
@@ -485,9 +457,8 @@ func (r *restorer) chain() error {
 		}
 	}
 	if len(r.accounts) > 0 { // they follow each other in a circle
-		return errRecord
+		r.err = errors.Join(r.err, errRecord)
 	}
-	return nil
 }
 
 // lineage takes the accounts of a name, of which the newest has a number.
@@ -509,29 +480,25 @@ func (r *restorer) lineage(number uint32) *lineage {
 }
 
 // distribution restores the distribution of a claim. The claim's accounts must exist.
-func (r *restorer) distribution(_ uint32, s *saved.Distribution) error {
-	c := r.ledger.claims.distributions[claimKey{s.Namespace, s.Name, s.Driver}]
+func (r *restorer) distribution(_ uint32, s *saved.Distribution) {
+	c, h := r.ledger.claims.distributions[claimKey{s.Namespace, s.Name, s.Driver}], r.histogram(s.Histogram)
 	series, known := r.series(&s.Series)
-	h := &distribution.Histogram{}
-	if err := h.UnmarshalBinary(s.Histogram); err != nil || c == nil || !known {
-		return err
+	if c == nil || !known {
+		return
 	}
 	for _, o := range s.Observed {
 		h.Observe(o.Value, o.Seconds)
 	}
-	c.add(&distributed{series: series, histogram: distribution.NewGrowing(h)})
-	return nil
+	c.add(&distributed{series: series, histogram: distribution.NewGrowing(&h)})
 }
 
 // lives restores the distributions of a driver.
-func (r *restorer) lives(_ uint32, s saved.Lives) error {
-	d := &driverLives{DriverLives: book.DriverLives{Driver: s.Driver, Born: stamped(s.Born)}}
-	d.Preparation.Shown, d.FirstActivity.Shown = stamped(s.Prepared), stamped(s.Active)
-	if d.Driver != "" {
-		r.ledger.lives.byDriver[d.Driver] = d
-	}
-	return errors.Join(
-		d.Preparation.UnmarshalBinary(s.Preparation), d.FirstActivity.UnmarshalBinary(s.Activity))
+func (r *restorer) lives(_ uint32, s saved.Lives) {
+	r.ledger.lives.byDriver[s.Driver] = &driverLives{DriverLives: book.DriverLives{
+		Driver: s.Driver, Born: stamped(s.Born),
+		Preparation:   book.Durations{Histogram: r.histogram(s.Preparation), Shown: stamped(s.Prepared)},
+		FirstActivity: book.Durations{Histogram: r.histogram(s.Activity), Shown: stamped(s.Active)},
+	}}
 }
 
 // names restores the names of claims or of pods.

@@ -219,9 +219,6 @@ func (w *saver) periods(d *deviceBook) {
 
 func (w *saver) accountAndSums(l *lineage, i int, of *accountBook) {
 	a := l.accounts[i]
-	if a.dropped {
-		return
-	}
 	if a.ofClaim.closed && a.written.closedAt == 0 {
 		a.written.closedAt = w.turn
 	}

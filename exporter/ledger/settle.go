@@ -9,6 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // observe queues the readings and events of a tick, and records what fills each counter.
@@ -23,7 +24,7 @@ func (d *deviceBook) observe(now time.Time) {
 		m := d.findMeter(key)
 		if m == nil {
 			before := d.readBefore(&r, now)
-			if m = d.meter(key); !before.IsZero() {
+			if m = d.addMeter(key); !before.IsZero() {
 				m.beginAt(before, r.Origin)
 			}
 		}
@@ -263,4 +264,162 @@ func (d *deviceBook) accrue(horizon time.Time) {
 		}
 	})
 	d.accrued = horizon
+}
+
+// witness counts an increment of a counter in full for everyone who held the device, or a part of
+// it, at that time.
+func (d *deviceBook) witness(c *counter, amount float64, from, to time.Time) {
+	switch {
+	case amount <= 0:
+	case c.spec.Failure:
+		d.witnessErrors(c, amount, from, to)
+	case c.spec.Sharing == driver.Witnessed:
+		d.witnessTime(c, amount, from, to)
+	}
+}
+
+// witnessTime counts a duration: for each holder, the part of it in which it held the device.
+func (d *deviceBook) witnessTime(c *counter, amount float64, from, to time.Time) {
+	span := float64(to.Sub(from))
+	d.eachBook(func(b *deviceBook) {
+		b.timeline.Each(from, to, func(s *segment, from, to time.Time) {
+			part := 1.0
+			if span > 0 {
+				part = float64(to.Sub(from)) / span
+			}
+			eachHolder(s, func(a *account, _ bool) { a.witness(c.key, amount*part, d.clock) })
+		})
+	})
+}
+
+// witnessErrors counts errors. Errors that the source reported as events hit the holders at the
+// time of the event. Errors of unknown time hit everyone who held the device within the span.
+func (d *deviceBook) witnessErrors(c *counter, amount float64, from, to time.Time) {
+	failure := book.Failure{Device: d.id, Labels: c.key.labels}
+	eachBook := d.eachBook
+	if c.spec.Sharing != driver.Witnessed { // not counted for holders
+		eachBook = func(func(*deviceBook)) {}
+	}
+	for _, e := range d.takeEvents(c.key, amount, to) {
+		amount--
+		hit := failure
+		hit.Count, hit.From, hit.To, hit.Named, hit.Pod, hit.Claims = 1, e.at, e.at, e.Named, e.Pod, e.Claims
+		d.failed(hit)
+		eachBook(func(b *deviceBook) {
+			eachHolder(b.timeline.On(e.at), func(a *account, pod bool) {
+				if !e.Named || a.isHit(&e.Event, pod) {
+					a.fail(c.key, 1, e.at, d.clock)
+				}
+			})
+		})
+	}
+	if amount <= 0 {
+		return
+	}
+	failure.Count, failure.From, failure.To = amount, from, to
+	d.failed(failure)
+	eachBook(func(b *deviceBook) {
+		var hit []*account
+		b.timeline.Each(from, to, func(s *segment, _, _ time.Time) {
+			eachHolder(s, func(a *account, _ bool) {
+				if !slices.Contains(hit, a) {
+					hit = append(hit, a)
+					a.fail(c.key, amount, to, d.clock)
+				}
+			})
+		})
+	})
+}
+
+// The possible error of a claim's charges is summed as they are charged, from the readings:
+//
+//   - around the start or end of a hold: the device may have done all of its work between the two
+//     readings on one side of it, as far as its highest rate allows;
+//   - of a gauge's integral: the gauge may have changed right after the one reading, or right
+//     before the next;
+//   - of a device whose division is a guess: the claim may have used everything, or nothing.
+//
+// Time without such readings is not measured: the device was not read, a counter was reset, a gauge
+// was read too rarely, or the hold became known too late. In that time, a claim may have used
+// nothing, or the highest rate of the device.
+
+// edge is a time at which holds begin or end: the assumed time and its limits, in seconds since the
+// reading before.
+type edge struct{ at, earliest, latest float64 }
+
+// eachEdge calls f for each claim and each start or end of its hold that may lie between two
+// readings. by is the affected part of the device.
+func (d *deviceBook) eachEdge(
+	c *counter, from, to time.Time, f func(a *account, by float64, e edge),
+) {
+	for i := len(d.timeline) - 1; i > 0; i-- {
+		s := &d.timeline[i]
+		if !s.From.Add(d.late).After(from) {
+			return
+		}
+		if !s.From.Add(s.Doubt.Late).After(from) || !s.From.Add(-s.Doubt.Early).Before(to) {
+			continue
+		}
+		at := s.From.Sub(from).Seconds()
+		e := edge{at, at - s.Doubt.Early.Seconds(), at + s.Doubt.Late.Seconds()}
+		s.EachChange(&d.timeline[i-1], c.spec.Basis, func(a *account, by float64) { f(a, by, e) })
+	}
+}
+
+// eachEdgeOfAll is eachEdge for the device and for those of its partitions that have parts of the
+// counter. own is the counter that is charged.
+func (d *deviceBook) eachEdgeOfAll(
+	c *counter, from, to time.Time, f func(a *account, own *counter, by float64, e edge),
+) {
+	d.eachEdge(c, from, to, func(a *account, by float64, e edge) { f(a, c, by, e) })
+	if !c.spec.Divided {
+		return
+	}
+	for _, p := range d.parts {
+		if own := p.find(c.key); own != nil && own.divided {
+			p.eachEdge(c, from, to, func(a *account, _ float64, e edge) { f(a, own, 1, e) })
+		}
+	}
+}
+
+// doubtEdges adds the possible errors, around starts and ends of holds, of an amount that the
+// device counted between two readings: it need not have counted evenly.
+func (d *deviceBook) doubtEdges(c *counter, amount float64, from, to time.Time) {
+	span := to.Sub(from).Seconds()
+	if amount <= 0 || span <= 0 {
+		return
+	}
+	rate := c.mostIn(to.Sub(from), amount/span)
+	d.eachEdgeOfAll(c, from, to, func(a *account, own *counter, by float64, e edge) {
+		before := amount * min(max(e.at/span, 0), 1)
+		most := min(amount, rate*min(max(e.latest, 0), span))
+		least := max(0, amount-rate*(span-min(max(e.earliest, 0), span)))
+		a.judge(own, by*max(most-before, before-least), 0)
+	})
+}
+
+// doubtSpread adds the possible errors of a gauge's integral around starts and ends of holds.
+// highest is the gauge's highest value in that time.
+func (d *deviceBook) doubtSpread(c *counter, highest float64, from, to time.Time) {
+	span := to.Sub(from).Seconds()
+	d.eachEdgeOfAll(c, from, to, func(a *account, own *counter, by float64, e edge) {
+		a.judge(own, by*highest*max(0, min(e.latest, span)-max(e.earliest, 0)), 0)
+	})
+}
+
+// doubtHolds adds the possible errors of starts and ends of holds that are decided now: those in
+// [from, until]. Counts from before from have been charged already.
+func doubtHolds(t segments, from, until time.Time) {
+	for i := len(t) - 1; i > 0 && !t[i].From.Before(from); i-- {
+		s := &t[i]
+		if s.From.After(until) || s.Judged || s.Doubt == (podresources.Doubt{}) {
+			continue
+		}
+		s.Judged = true
+		unread := max(0, from.Sub(s.From.Add(-s.Doubt.Early)))
+		s.EachChange(&t[i-1], driver.ByTime, func(a *account, _ float64) {
+			a.edges += (s.Doubt.Early + s.Doubt.Late).Seconds()
+			a.unread += unread.Seconds()
+		})
+	}
 }

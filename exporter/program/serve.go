@@ -81,7 +81,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 		Hints: in.node.Hints(), Paths: paths,
 		Metrics: metrics, Now: time.Now, PodOf: podresources.NewProcesses(o.paths.Procfs).PodUID,
 		Ledger: books, State: kept.sink(),
-		Limiter: exposition.NewLimiter(memory.series(o.maxSeries), choices), MaxAge: o.maxAge, Log: log,
+		Limiter: exposition.NewLimiter(memory.series(o.maxSeries), choices), MaxAge: o.maxAge,
 		Recorder: flight.sink(),
 	})
 	scrapes := &web.Scrapes{}

@@ -22,8 +22,6 @@ const (
 	frameHeader = 8
 	// maxFrame limits the content of a frame.
 	maxFrame = 6 << 20
-	// maxContent limits an uncompressed content.
-	maxContent = 32 << 20
 )
 
 // The kinds of frames.
@@ -90,19 +88,6 @@ func compress(b, content []byte) []byte {
 	start := len(b)
 	b = slices.Grow(b, s2.MaxEncodedLen(len(content)))
 	return b[:start+len(s2.Encode(b[start:cap(b)], content))]
-}
-
-// decompress returns the content. It fails if the content is damaged or too large.
-func decompress(b []byte) ([]byte, error) {
-	n, err := s2.DecodedLen(b)
-	if err != nil || n > maxContent {
-		return nil, errDamaged
-	}
-	content, err := s2.Decode(nil, b)
-	if err != nil {
-		return nil, errDamaged
-	}
-	return content, nil
 }
 
 // header identifies the state. It is a message of package former in all formats, so that a program
@@ -224,8 +209,8 @@ func parse(b []byte) (s segment, err error) {
 		if s.whole = s.whole || whole; !whole && (kind != kindChanges || !s.whole) {
 			continue
 		}
-		if of, err = decompress(of); err != nil {
-			return s, err
+		if of, err = s2.Decode(nil, of); err != nil {
+			return s, errDamaged
 		}
 		read := parseContent
 		if s.Format <= former.Last {

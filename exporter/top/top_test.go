@@ -240,9 +240,8 @@ func TestFromURL(t *testing.T) {
 		server.URL, server.URL + "/", strings.TrimPrefix(server.URL, "http://"), server.URL + "/base",
 	} {
 		n := must.Get(FromURL(server.Client(), address))(t)
-		if a := asked(t, n); a.err != nil || a.page.Node != "node-1" {
-			t.Errorf("%s: %+v", address, a)
-		}
+		a := asked(t, n)
+		expect.That(t, a.err == nil && a.page.Node == "node-1", "%s: %+v", address, a)
 	}
 	for _, address := range []string{"", "ftp://x", "http://", "/path"} {
 		if _, err := FromURL(server.Client(), address); err == nil {

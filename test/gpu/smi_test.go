@@ -7,11 +7,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"testing"
-
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // element is an element of the output of `nvidia-smi -q -x` (nvsmi_device_v11.dtd to v13.dtd).
@@ -143,40 +138,4 @@ func parseLinks(text string) map[string]linkBytes {
 		links[uuid] = of
 	}
 	return links
-}
-
-func TestNumber(t *testing.T) {
-	for text, want := range map[string]float64{
-		"97887 MiB": 97887 << 20, "3.97 W": 3.97, "24 C": 24, "180 MHz": 180e6, "7 %": 0.07, "25483012608 us": 25483.012608,
-		" 3 ": 3, "16x": 16, "P2": 2, "Yes": 1, "No": 0, "Active": 1, "Not Active": 0,
-	} {
-		if got, ok := number(text); !ok || math.Abs(got-want) > 1e-12*want {
-			t.Errorf("%q became %v, want %v", text, got, want)
-		}
-	}
-	for _, text := range []string{
-		"", "N/A", "None", "Requested functionality has been deprecated", "[N/A]", "x", "P", "Pass-Through",
-	} {
-		if got, ok := number(text); ok {
-			t.Errorf("%q became %v", text, got)
-		}
-	}
-	if got, ok := number("528 furlongs"); !ok || !math.IsNaN(got) {
-		t.Errorf("an unknown unit became %v", got)
-	}
-}
-
-func TestParseLinks(t *testing.T) {
-	text := "GPU 0: NVIDIA H100 (UUID: GPU-a)\n\t Link 0: Data Tx: 10 KiB\n\t Link 0: Data Rx: 1 KiB\n\t Link 1: Data " +
-		"Tx: 20 KiB\n" +
-		"\t Link 1: Data Rx: N/A\nGPU 1: NVIDIA H100 (UUID: GPU-b)\n\t Link 0: Data Rx: 7 KiB\n"
-	want := map[string]linkBytes{"GPU-a": {30 << 10, 1 << 10}, "GPU-b": {0, 7 << 10}}
-	expect.Equal(t, "links", want, parseLinks(text), cmp.AllowUnexported(linkBytes{}))
-}
-
-func TestParseQueryRejects(t *testing.T) {
-	for _, text := range []string{"", "No devices were found", "<html></html>", "<nvidia_smi_log>"} {
-		_, err := parseQuery(text)
-		expect.That(t, err != nil, "%q is accepted as output", text)
-	}
 }

@@ -2,21 +2,18 @@ package saved
 
 import (
 	"encoding/binary"
-	"errors"
 	"math"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/state/former"
 )
 
-var errFormer = driver.WithReason(driver.ReasonMalformed, errors.New("decode the ledger: a record is malformed"))
-
 // ReadFormer is [Read] for a state that a program before format 3 wrote. The fields of its messages
-// have the same numbers. Numbers and times that change at each tick are packed.
+// have the same numbers. Numbers and times that change at each tick are packed. It panics if there
+// are too few of them.
 func ReadFormer(whole []byte, changes [][]byte) (*State, error) {
 	r := formerReader{state: &State{}, packed: map[Kind]map[uint32]packed{
 		KindCounts: {}, KindSums: {}, KindDoubts: {}, KindFit: {},
@@ -26,7 +23,8 @@ func ReadFormer(whole []byte, changes [][]byte) (*State, error) {
 			return nil, err
 		}
 	}
-	return r.state, r.unpack()
+	r.unpack()
+	return r.state, nil
 }
 
 type formerReader struct {
@@ -162,12 +160,9 @@ func setFields(v reflect.Value, message []byte) error {
 }
 
 // unpack converts the packed numbers, whose order depends on other records.
-func (r *formerReader) unpack() error {
-	s, fail := r.state, false
+func (r *formerReader) unpack() {
+	s := r.state
 	take := func(p *packed, numbers, times int) (v []float64, at []Moment) {
-		if fail = fail || len(p.numbers) < numbers || len(p.times) < times; fail {
-			return make([]float64, numbers), make([]Moment, times)
-		}
 		v, at = p.numbers[:numbers], p.times[:times]
 		p.numbers, p.times = p.numbers[numbers:], p.times[times:]
 		return v, at
@@ -210,8 +205,4 @@ func (r *formerReader) unpack() error {
 		f.Use = Use{struct{}{}, v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8]}
 		s.Fits[number] = f
 	}
-	if fail {
-		return errFormer
-	}
-	return nil
 }

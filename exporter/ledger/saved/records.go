@@ -25,9 +25,6 @@ func (n Numbers) Append(v float64) Numbers {
 	return binary.LittleEndian.AppendUint64(n, math.Float64bits(v))
 }
 
-// Len returns how many there are.
-func (n Numbers) Len() int { return len(n) / 8 }
-
 // At returns the number with an index.
 func (n Numbers) At(i int) float64 { return math.Float64frombits(binary.LittleEndian.Uint64(n[8*i:])) }
 

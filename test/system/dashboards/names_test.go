@@ -78,7 +78,6 @@ type sameNames struct {
 
 // add adds the series that the selectors of a query read.
 func (w *sameNames) add(t *testing.T, expr string) {
-	t.Helper()
 	parsed := must.Get(parser.NewParser(parser.Options{}).ParseExpr(expr))(t)
 	parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
 		if selector, ok := node.(*parser.VectorSelector); ok {

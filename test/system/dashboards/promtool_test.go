@@ -92,7 +92,6 @@ func TestAlerts(t *testing.T) {
 
 // allGroups are the shipped rules and those that are off by default.
 func allGroups(t *testing.T) []rules.Group {
-	t.Helper()
 	o := rules.Defaults()
 	o.Idle.Interval = idleEvery
 	return groups(t, o)
@@ -108,7 +107,6 @@ const idleEvery = promtoolEvery / 2
 // testRules runs tests in the format of promtool test rules over groups of rules, which it
 // evaluates each minute, in their order.
 func testRules(t *testing.T, all []rules.Group, tests string) {
-	t.Helper()
 	content := must.Get(rules.File(all))(t)
 	names := make([]string, 0, len(all))
 	for _, g := range all {
@@ -134,14 +132,12 @@ func runPromtool(t *testing.T, path string) {
 }
 
 func groups(t *testing.T, o rules.Options) []rules.Group {
-	t.Helper()
 	catalog := query.NewCatalog()
 	out := must.Get(rules.Groups(o, catalog))(t)
 	return out
 }
 
 func alertNames(t *testing.T) []string {
-	t.Helper()
 	var out []string
 	for _, g := range groups(t, rules.Defaults()) {
 		for _, r := range g.Rules {

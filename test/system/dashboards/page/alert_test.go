@@ -9,6 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
@@ -27,7 +28,6 @@ func testFiredAlert(t *testing.T, browser browser, demo string) {
 	t.Log(link)
 	as := func(user string) view { return view{width: 1300, height: 1000, user: user} }
 	shows := func(b *tab) {
-		t.Helper()
 		b.await("the claim", `document.querySelector('dialog h2')?.textContent === 'Claim `+hanging+`'`)
 		b.await("the rows of its node", `location.pathname === '/node/`+simnode.Name+`/' && `+rows("devices")+`.length > 3`)
 	}
@@ -49,9 +49,8 @@ func testFiredAlert(t *testing.T, browser browser, demo string) {
 	own := browser.open(t, link, as("alice"))
 	own.await("the claim alone", `document.querySelector('main.detail h2')?.textContent === 'Claim `+hanging+`'`)
 	text := value[string](own, `document.body.innerText`)
-	if !strings.Contains(text, "claim_stalled") || strings.Contains(text, "team-vision") {
-		t.Errorf("the page of the claim has\n%s", text)
-	}
+	expect.That(t, strings.Contains(text, "claim_stalled") && !strings.Contains(text, "team-vision"),
+		"the page of the claim has\n%s", text)
 	own.checkWidth()
 	own.picture("alert-own")
 }
@@ -59,7 +58,6 @@ func testFiredAlert(t *testing.T, browser browser, demo string) {
 // firedLink starts a Prometheus that scrapes an exporter, and returns the page_url of the alert
 // about the claim that hangs once it fires.
 func firedLink(t *testing.T, gateway, exporter string) (link string) {
-	t.Helper()
 	const config = `
 global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [rules.yaml]
@@ -95,7 +93,6 @@ scrape_configs:
 
 // shortRules are the rules of a gateway, whose alerts fire soon.
 func shortRules(t *testing.T, gateway string) string {
-	t.Helper()
 	catalog := query.NewCatalog()
 	o := rules.Defaults()
 	o.Gateway, o.For = gateway, time.Second

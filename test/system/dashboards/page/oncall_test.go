@@ -9,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -39,9 +40,7 @@ func testOnCall(t *testing.T, browser browser, address string) {
 		b.await("the dialog", `document.querySelector('dialog h2')?.textContent === '`+what+`'`)
 		got := value[string](b, `document.querySelector('dialog').textContent`)
 		for _, text := range texts {
-			if !strings.Contains(got, text) {
-				t.Errorf("%s: no %q in %s", what, text, got)
-			}
+			expect.That(t, strings.Contains(got, text), "%s: no %q in %s", what, text, got)
 		}
 		b.picture(strings.NewReplacer(" ", "-", "/", "-", ":", "").Replace(what))
 	}
@@ -59,9 +58,8 @@ func testOnCall(t *testing.T, browser browser, address string) {
 	click("incident")
 	shows("gpu-3: a claim is busy and does nothing (power, tensor, fp64, fp32, fp16, int, sm, memory traffic, media, "+
 		"pcie, cpu, storage, page faults, host memory)", "Held by", "utilization", "power")
-	if !value[bool](b, `document.querySelector('dialog svg line') !== null`) {
-		t.Error("the charts do not mark when it happened")
-	}
+	expect.That(t, value[bool](b, `document.querySelector('dialog svg line') !== null`),
+		"the charts do not mark when it happened")
 	click("pod")
 	shows("Pod research/finetune-0-rank-0", "Job finetune-0", "through the claim", "Values of the pod")
 
@@ -97,8 +95,7 @@ func pageLinks(t *testing.T, labels map[string]string) map[string]string {
 			return url.QueryEscape(labels[label.FindStringSubmatch(of)[1]])
 		})
 	}
-	if len(out) != 4 || out["DRAClaimStalled"] == "" {
-		t.Fatalf("the links are %v, want those of a claim, a pod, a device and a node", out)
-	}
+	must.That(t, len(out) == 4 && out["DRAClaimStalled"] != "",
+		"the links are %v, want those of a claim, a pod, a device and a node", out)
 	return out
 }

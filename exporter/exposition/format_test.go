@@ -2,6 +2,7 @@ package exposition
 
 import (
 	"bytes"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"google.golang.org/protobuf/encoding/protodelim"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"pgregory.net/rapid"
 
@@ -138,5 +140,43 @@ func TestOwnBuckets(t *testing.T) {
 				t.Errorf("%s, %v: %d buckets, want %d:\n%s", choice, f.FormatType(), n, buckets, text)
 			}
 		}
+	}
+}
+
+// Numbers are written as client_golang's encoder writes them.
+func TestNumbers(t *testing.T) {
+	whole := rapid.Map(rapid.Int64(), func(n int64) float64 { return float64(n) })
+	small := rapid.Map(rapid.IntRange(-2e6, 2e6), func(n int) float64 { return float64(n) })
+	special := rapid.SampledFrom([]float64{
+		0, math.Copysign(0, -1), 1, -1, math.NaN(), math.Inf(1), math.Inf(-1), 999999, 1e6, 1e21, 1e-5, math.MaxFloat64,
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		value := rapid.OneOf(rapid.Float64(), whole, small, special).Draw(t, "value")
+		f := &dto.MetricFamily{
+			Name: proto.String("m"), Type: dto.MetricType_GAUGE.Enum(),
+			Metric: []*dto.Metric{{Gauge: &dto.Gauge{Value: &value}}},
+		}
+		for kind, own := range map[expfmt.FormatType]format{
+			expfmt.TypeTextPlain: textFormat{}, expfmt.TypeOpenMetrics: textFormat{open: true},
+		} {
+			var want bytes.Buffer
+			must.Do(t, expfmt.NewEncoder(&want, expfmt.NewFormat(kind)).Encode(f))
+			if got := string(
+				own.sample(nil, &Family{Name: "m"}, nil, value, 0),
+			); got != strings.TrimPrefix(want.String(), "# TYPE m gauge\n") {
+				t.Errorf("%v is written %q, not as in %q", value, got, want.String())
+			}
+		}
+	})
+}
+
+// Control characters do not reach a terminal, in no format. Lines of an annotation stay lines.
+func TestControlCharacters(t *testing.T) {
+	l := (*labels)(nil).with("a", "\x1b[2J\x00é\u009b1m\x7f\tb\nc")
+	expect.Is(t, l.text, `a="`+"\ufffd[2J\ufffdé\ufffd1m\ufffd\tb"+`\nc"`, "text")
+	l.makeProtobuf()
+	wire := string(l.appendProtobuf(nil))
+	if want := "\ufffd[2J\ufffdé\ufffd1m\ufffd\tb\nc"; !strings.Contains(wire, want) {
+		t.Errorf("wire: %q, want %q", wire, want)
 	}
 }
