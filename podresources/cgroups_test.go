@@ -393,15 +393,6 @@ func TestWatchLate(t *testing.T) {
 	}
 }
 
-func TestWatchEnds(t *testing.T) {
-	tree := newCgroupTree(t, false)
-	tree.pod(filepath.Join("kubepods", "pod"+uidA), true)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	err := NewCgroups(tree.sysfs, time.Now).Watch(ctx, func(c Change) { t.Errorf("what was there is emitted: %+v", c) })
-	expect.That(t, errors.Is(err, context.Canceled), "Watch: %v", err)
-}
-
 // If handling a change hangs, that is reported, and delays the end of the watch only briefly.
 func TestCgroupWatchHangs(t *testing.T) {
 	tree := newCgroupTree(t, false)

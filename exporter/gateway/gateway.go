@@ -51,12 +51,7 @@ const (
 	maxQuery  = 4 << 10  // bytes of a forwarded query
 	maxAnswer = 64 << 20 // bytes of a forwarded answer
 
-	// Requests for exporters' pages that are answered at the same time.
-	placesOfNode = 8
-	placesOfUser = 16
-	placesOfAll  = 128
-
-	// The memory for the answers to these requests: for one, and for all.
+	// The memory for pages of exporters: for one, and for all.
 	maxPage   = 8 << 20
 	pageShare = 64 << 10
 	pagePool  = 16 << 20
@@ -71,7 +66,6 @@ type gateway struct {
 	nodes     *fleet
 	paths     map[string]bool // paths of exporters that are forwarded
 	assets    map[string]http.Handler
-	places    places
 	memory    *decode.Budget // for what exporters answer
 	pages     *pages
 }
@@ -189,7 +183,7 @@ func (g *gateway) serveHolder(kind string) func(http.ResponseWriter, *http.Reque
 		case all:
 			redirect(w, r, nodePath(node)+"#"+kind+"="+of.String())
 		default:
-			g.serveOwn(w, r, user, node, of)
+			g.serveOwn(w, r, node, of)
 		}
 	}
 }
