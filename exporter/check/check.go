@@ -75,10 +75,7 @@ func (c *Checker) kubelet(ctx context.Context) {
 	socket := c.config.PodResourcesSocket
 	answer, err := c.config.Node.Observe(ctx)
 	if err != nil {
-		f := socketTrouble(ctx, socket)
-		if f.Text == "" {
-			f = callTrouble(socket, err)
-		}
+		f := socketTrouble(ctx, socket, err)
 		if f.Do == "" {
 			f.Do = "set --kubelet.root or --kubelet.podresources-socket; in a pod, mount the socket's folder"
 		}
@@ -94,7 +91,12 @@ func (c *Checker) kubelet(ctx context.Context) {
 	}
 	c.report.add(Finding{What: "podresources", Text: fmt.Sprintf("%s: %d allocations of %s, answered in %v",
 		socket, len(answer.Listed), present.Count(len(claims), "claim"), answer.Took.Round(time.Microsecond))})
-	for _, r := range answer.Rejected.Of("podresources") {
+	c.reject("podresources", answer.Rejected)
+}
+
+// reject reports what was rejected of an input.
+func (c *Checker) reject(input string, rejections driver.Rejections) {
+	for _, r := range rejections.Of(input) {
 		c.report.add(Finding{Status: Warn, What: r.Input, Text: fmt.Sprintf("%d rejected: %s", r.Count, r.Reason)})
 	}
 }
@@ -110,14 +112,9 @@ func (c *Checker) podsAPI(ctx context.Context) {
 		c.report.add(Finding{What: "Pods API", Text: fmt.Sprintf("%s: %s", socket, present.Count(pods, "pod"))})
 		return
 	}
-	f := socketTrouble(ctx, socket)
-	absent := strings.HasSuffix(f.Text, "no such socket")
-	if f.Text == "" {
-		f = callTrouble(socket, err)
-		absent = driver.ReasonOf(err) == driver.ReasonUnimplemented
-	}
+	f := socketTrouble(ctx, socket, err)
 	f.What, f.Detail, f.Status = "Pods API", err.Error(), Warn
-	if absent {
+	if strings.HasSuffix(f.Text, noSocket) || driver.ReasonOf(err) == driver.ReasonUnimplemented {
 		f.Status = OK
 		f.Text += "; that is normal before Kubernetes 1.37, and without its folder in the pod"
 	}
@@ -270,16 +267,13 @@ func (c *Checker) unresolved() {
 }
 
 func (c *Checker) rejected() {
-	failed := c.config.Inputs.copy().failed
-	for _, reader := range slices.Sorted(maps.Keys(failed)) {
-		err := failed[reader].Error()
+	inputs := c.config.Inputs.copy()
+	for _, reader := range slices.Sorted(maps.Keys(inputs.failed)) {
+		err := inputs.failed[reader].Error()
 		c.report.add(Finding{Status: Fail, What: reader, Text: err, Detail: err})
 	}
-	inputs := c.config.Inputs.copy()
 	for _, input := range slices.Sorted(maps.Keys(inputs.rejections)) {
-		for _, r := range inputs.rejections[input].Of(input) {
-			c.report.add(Finding{Status: Warn, What: r.Input, Text: fmt.Sprintf("%d rejected: %s", r.Count, r.Reason)})
-		}
+		c.reject(input, inputs.rejections[input])
 	}
 }
 
@@ -375,9 +369,7 @@ func (c *Checker) leftOut(s driver.Source, samples []driver.Sample) {
 		c.report.add(Finding{Status: Warn, What: s.Name(), Text: "rejected as " + examples[of]})
 	}
 	if counter, ok := s.(driver.RejectionCounter); ok {
-		for _, r := range counter.Rejected().Of(s.Name()) {
-			c.report.add(Finding{Status: Warn, What: r.Input, Text: fmt.Sprintf("%d rejected: %s", r.Count, r.Reason)})
-		}
+		c.reject(s.Name(), counter.Rejected())
 	}
 }
 

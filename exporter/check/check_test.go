@@ -29,16 +29,15 @@ func TestSocketTrouble(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubelet.sock")
 	check := func(want string) {
 		t.Helper()
-		if got := socketTrouble(t.Context(), path); !strings.Contains(got.Text, want) || (want == "") != (got.Text == "") {
-			t.Errorf("it says %q, want %q", got.Text, want)
-		}
+		failed := driver.WithReason(driver.ReasonTimeout, errors.New("late"))
+		expect.Is(t, socketTrouble(t.Context(), path, failed).Text, path+": "+want, "it says")
 	}
 	check("there is no such socket")
 	listener := must.Get(net.ListenUnix("unix", &net.UnixAddr{Name: path}))(t)
 	listener.SetUnlinkOnClose(false)
-	check("")
+	check("no answer in time")
 	must.Do(t, listener.Close())
-	check("nothing listens")
+	check("nothing listens on the socket")
 }
 
 // The status of a report is that of its worst finding.

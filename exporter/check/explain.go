@@ -13,44 +13,46 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// socketTrouble opens a connection to a unix socket and returns a finding with the reason if that
-// fails, and an empty finding otherwise. gRPC's own error contains only a text.
-func socketTrouble(ctx context.Context, socket string) Finding {
+// noSocket is the trouble of a socket that does not exist.
+const noSocket = "there is no such socket"
+
+// socketTrouble returns the reason why a call on a unix socket failed: that no connection can be
+// opened, which gRPC's own error has only as a text, or what the error says.
+func socketTrouble(ctx context.Context, socket string, failed error) Finding {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", socket)
+	text, do := "", ""
 	switch {
 	case err == nil:
 		_ = conn.Close()
-		return Finding{}
+		text, do = callTrouble(failed)
 	case errors.Is(err, fs.ErrNotExist):
-		return Finding{Text: socket + ": there is no such socket"}
+		text = noSocket
 	case errors.Is(err, fs.ErrPermission):
-		return Finding{Text: socket + ": permission denied on the socket", Do: "run as root, which owns the socket"}
+		text, do = "permission denied on the socket", "run as root, which owns the socket"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return Finding{Text: socket + ": nothing listens on the socket", Do: "check whether the kubelet runs"}
+		text, do = "nothing listens on the socket", "check whether the kubelet runs"
 	default:
-		return Finding{Text: fmt.Sprintf("%s: %v", socket, err)}
+		text = err.Error()
 	}
+	return Finding{Text: socket + ": " + text, Do: do}
 }
 
 // callTrouble returns the reason why a call failed on a socket that accepts connections.
-func callTrouble(socket string, err error) Finding {
+func callTrouble(err error) (text, do string) {
 	switch driver.ReasonOf(err) {
 	case driver.ReasonTimeout:
-		return Finding{Text: socket + ": no answer in time", Do: "see the kubelet's log: it accepts connections only"}
+		return "no answer in time", "see the kubelet's log: it accepts connections only"
 	case driver.ReasonUnimplemented:
-		return Finding{Text: socket + ": this kubelet does not serve it"}
+		return "this kubelet does not serve it", ""
 	case driver.ReasonRateLimited:
-		return Finding{
-			Text: socket + ": the kubelet's rate limit",
-			Do:   "try again later: another client on the node sends too many requests",
-		}
+		return "the kubelet's rate limit", "try again later: another client on the node sends too many requests"
 	case driver.ReasonTooLarge:
-		return Finding{Text: socket + ": the answer has more than " + present.Bytes(podresources.MaxAnswer)}
+		return "the answer has more than " + present.Bytes(podresources.MaxAnswer), ""
 	case driver.ReasonMalformed:
-		return Finding{Text: socket + ": the answer can't be decoded", Do: "check whether this is the kubelet's socket"}
+		return "the answer can't be decoded", "check whether this is the kubelet's socket"
 	default:
-		return Finding{Text: fmt.Sprintf("%s: %v", socket, err)}
+		return err.Error(), ""
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
-	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
@@ -27,12 +26,7 @@ type ownPage struct {
 
 // serveOwn serves a claim or pod to users who may see it, but not everything of its node: the
 // exporter leaves out what belongs to others.
-func (g *gateway) serveOwn(w http.ResponseWriter, r *http.Request, user *access.User, node string, of holder) {
-	leave, ok := g.places.enter(w, node, user)
-	if !ok {
-		return
-	}
-	defer leave()
+func (g *gateway) serveOwn(w http.ResponseWriter, r *http.Request, node string, of holder) {
 	address, _, err := g.exporters.address(r.Context(), node)
 	if err == nil {
 		query := url.Values{of.Kind: {of.String()}, "own": {""}}

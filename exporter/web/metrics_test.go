@@ -1,17 +1,11 @@
 package web
 
 import (
-	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
-
-	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -54,19 +48,5 @@ func TestScrape(t *testing.T) {
 		}
 		expect.That(t, strings.Contains(string(body), tc.want) && !strings.Contains(string(body), tc.not),
 			"%q%s: want %q and no %q in %.300s", tc.accept, tc.query, tc.want, tc.not, body)
-	}
-}
-
-// An error of the registry is logged, and the rest is answered.
-func TestScrapeOfFailingRegistry(t *testing.T) {
-	var log strings.Builder
-	server := serving(t, snapshotWithHostileNames(), func(c *Config) {
-		broken := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, errors.New("broken") })
-		c.Metrics = exposition.New(broken, c.Latest, exposition.Config{})
-		c.Log = slog.New(slog.NewTextHandler(&log, nil))
-	})
-	if status, body := fetch(t, server.URL+"/metrics"); status != http.StatusOK || !strings.Contains(body, "dra_claim_") ||
-		!strings.Contains(log.String(), "broken") {
-		t.Errorf("status %d, logged %q, answered %.300s", status, log.String(), body)
 	}
 }

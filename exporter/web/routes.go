@@ -75,7 +75,7 @@ func (c Config) routes() []route {
 	recorded := func(path, query string, parse func(url.Values) (any, finder, error)) route {
 		return of(KindAPI, path, query, c.serve(document{typeJSON, recordings, c.recorded(parse), true}))
 	}
-	p, assets := newPages(c), Assets()
+	p, assets := &pages{c, Templates()}, Assets()
 	root := of(KindPage, "/", "", c.serve(document{typeHTML, documents, whole(p.writePage), true}))
 	root.Pattern = "GET /{$}"
 	return []route{

@@ -131,7 +131,7 @@ func (u *Users) ofToken(ctx context.Context, remote, token string) (*User, int) 
 	if cached, ok := u.users.Get(key); ok {
 		return status(cached.(*User))
 	}
-	answer := u.asking.DoChan(string(key[:]), func() (any, error) {
+	found, err := u.once(ctx, string(key[:]), func() (any, error) {
 		by := senderOf(remote, token)
 		if _, known := u.known.Get(key); !known && !u.limits.admit(by) {
 			u.config.Limited()
@@ -156,14 +156,19 @@ func (u *Users) ofToken(ctx context.Context, remote, token string) (*User, int) 
 		u.users.Add(key, user, allowedFor)
 		return user, nil
 	})
-	select {
-	case got := <-answer:
-		if got.Err != nil {
-			return nil, http.StatusServiceUnavailable
-		}
-		return status(got.Val.(*User))
-	case <-ctx.Done():
+	if err != nil {
 		return nil, http.StatusServiceUnavailable
+	}
+	return status(found.(*User))
+}
+
+// once answers a question. Concurrent callers with the same key share the answer.
+func (u *Users) once(ctx context.Context, key string, question func() (any, error)) (any, error) {
+	select {
+	case got := <-u.asking.DoChan(key, question):
+		return got.Val, got.Err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for an answer: %w", ctx.Err())
 	}
 }
 
@@ -201,15 +206,12 @@ func (u *Users) MayGetClaims(ctx context.Context, user *User, namespace string) 
 }
 
 func (u *Users) allowed(ctx context.Context, user *User, what authorizationv1.SubjectAccessReviewSpec) (bool, error) {
-	key, err := hash(what)
-	if err != nil {
-		return false, err
-	}
+	key := hash(what)
 	if cached, ok := u.rights.Get(key); ok {
 		return cached.(bool), nil
 	}
-	answer := u.asking.DoChan("may"+string(key[:]), func() (any, error) {
-		if limited, err := u.limited(user); err != nil || limited {
+	answer, err := u.once(ctx, "may"+string(key[:]), func() (any, error) {
+		if u.limited(user) {
 			return false, errLimited
 		}
 		var yes bool
@@ -217,43 +219,35 @@ func (u *Users) allowed(ctx context.Context, user *User, what authorizationv1.Su
 			yes, err = authorize(ctx, u.config.API, what)
 			return err
 		})
-		if err != nil {
-			return false, err
+		if err == nil {
+			u.rights.Add(key, yes, map[bool]time.Duration{true: allowedFor, false: refusedFor}[yes])
 		}
-		u.rights.Add(key, yes, map[bool]time.Duration{true: allowedFor, false: refusedFor}[yes])
-		return yes, nil
+		return yes, err
 	})
-	select {
-	case got := <-answer:
-		return got.Val.(bool), got.Err
-	case <-ctx.Done():
-		return false, fmt.Errorf("authorize: %w", ctx.Err())
-	}
+	yes, _ := answer.(bool)
+	return yes && err == nil, err
 }
 
 // limited reports whether a user exceeds the limit of questions.
-func (u *Users) limited(user *User) (bool, error) {
-	key, err := hash(user.spec)
-	if err != nil {
-		return true, err
-	}
+func (u *Users) limited(user *User) bool {
+	key := hash(user.spec)
 	own, ok := u.rates.Get(key)
 	if !ok {
 		own = rate.NewLimiter(userRate, userBurst)
 		u.rates.Add(key, own, rememberedFor)
 	}
 	if own.(*rate.Limiter).Allow() {
-		return false, nil
+		return false
 	}
 	u.config.Limited()
-	return true, nil
+	return true
 }
 
 // hash identifies a user and a question.
-func hash(spec authorizationv1.SubjectAccessReviewSpec) ([sha256.Size]byte, error) {
+func hash(spec authorizationv1.SubjectAccessReviewSpec) [sha256.Size]byte {
 	data, err := json.Marshal(spec) // maps are sorted
 	if err != nil {
-		return [sha256.Size]byte{}, fmt.Errorf("encode review: %w", err)
+		panic(err) // a type that JSON lacks: a bug
 	}
-	return sha256.Sum256(data), nil
+	return sha256.Sum256(data)
 }
