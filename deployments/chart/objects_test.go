@@ -260,10 +260,10 @@ func ofRights() []expectation {
 		// So does the gateway.
 		{"ClusterRole -gateway", rights, map[string]string{
 			"gateway": reviews +
-				" resource.k8s.io resourceclaims: get; pods: get; resource.k8s.io resourceslices: list; " +
+				" resource.k8s.io resourceclaims: get; pods: get; " +
 				"/ /metrics /page/rows /page/detail /api/v1/*: get;",
 			"gateway with a proxy": reviews +
-				" resource.k8s.io resourceclaims: get; pods: get; resource.k8s.io resourceslices: list;",
+				" resource.k8s.io resourceclaims: get; pods: get;",
 		}},
 		{"Role -gateway", rights, map[string]string{"gateway": "discovery.k8s.io endpointslices: list;"}},
 		{"Deployment -gateway", "{<c>.args[1]}", map[string]string{

@@ -113,73 +113,6 @@ func TestOwnCPUsKnownLaterFit(t *testing.T) {
 	})
 }
 
-// Successive claims that are unknown for some ticks get the use of their own CPUs, unless they are
-// unknown for longer than the allowed wait. With the unattributed part, it sums to the device's
-// use.
-func TestOwnCPUsOfSeveralKnownLater(t *testing.T) {
-	for name, waits := range map[string]int{"a tick": 1, "two ticks": 2, "longer than is waited": 4} {
-		t.Run(name, func(t *testing.T) {
-			c := newCores(t)
-			busy := []float64{1, 1, 1, 1, 1, 1, 1, 1}
-			began := map[string]int{"first": 0, "second": 3, "third": 6}
-			cpus := map[string][]int{"first": {0}, "second": {1, 2}, "third": {3}}
-			c.second(busy...)
-			var x exportertest.Scraped
-			for tick := range 12 {
-				c.In.View.Allocations = nil
-				for _, claim := range []string{"first", "second", "third"} {
-					switch since := tick - began[claim]; {
-					case since < 0 || claim == "second" && tick >= 8:
-					case since < waits:
-						c.hold(claim, nil, claim).Pending = true
-					default:
-						c.hold(claim, cpus[claim], claim)
-					}
-				}
-				x = c.second(busy...)
-			}
-			sum := 0.0
-			for claim, own := range cpus {
-				held := x.One(t, "dra_claim_allocated_seconds_total", "resourceclaim_name="+claim)
-				got := x.One(t, "dra_claim_active_seconds_total", "resourceclaim_name="+claim)
-				if want := held * float64(len(own)) / 8; waits <= 2 && !exportertest.Close(got, want, 0) {
-					t.Errorf("%s held %d CPUs for %v s: %v s of the device, want %v", claim, len(own), held, got, want)
-				}
-				sum += got
-			}
-			nobody := x.One(t, "dra_device_unattributed_active_seconds_total")
-			if device := x.One(t, "dra_device_active_seconds_total"); !exportertest.Close(sum+nobody, device, 0) {
-				t.Errorf("the claims had %v s and nobody %v s, the device was active for %v s", sum, nobody, device)
-			}
-		})
-	}
-}
-
-// A device's only claim gets the use of its own CPUs and no more, also between the end of one claim
-// and the begin of another whose times are known by signs.
-func TestOwnCPUsOfOneClaim(t *testing.T) {
-	c := newCores(t)
-	c.hold("stays", []int{2}, "p2")
-	c.hold("ends", []int{0, 1}, "p0")
-	busy := []float64{0.5, 0, 0.25, 1, 1, 1, 1, 1}
-	c.second()
-	c.second(busy...)
-	c.Free("ends")
-	c.hold("begins", []int{7}, "p1")
-	sign := func(pod string, after time.Duration, gone bool) {
-		c.Changes = append(c.Changes, podresources.Change{At: c.Now.Add(after), Gone: gone, PodUID: "uid-" + pod})
-	}
-	sign("p0", 200*time.Millisecond, true)
-	sign("p1", 600*time.Millisecond, false)
-	c.second(busy...)
-	x := c.second(busy...)
-	c.Expect(x, map[[2]string]float64{
-		{"dra_claim_active_seconds_total", "resourceclaim_name=stays"}:  3 * 0.25 / 8,
-		{"dra_claim_active_seconds_total", "resourceclaim_name=ends"}:   1.2 * 0.5 / 8,
-		{"dra_claim_active_seconds_total", "resourceclaim_name=begins"}: 1.4 * 1.0 / 8,
-	})
-}
-
 // The use of a claim's CPUs before it ended, and that of another after it began, sum to at most the
 // device's use while both held it.
 func TestOwnCPUsOfDifferentTicks(t *testing.T) {
@@ -204,28 +137,6 @@ func TestOwnCPUsOfDifferentTicks(t *testing.T) {
 		{"dra_pod_active_seconds_total", "pod=p1"}:                               (0.4/2 + 1.4) / 8,
 		{"dra_device_unattributed_active_seconds_total", "device=cpudevnuma000"}: 0,
 	})
-}
-
-// The first claim of a group has nothing of it until its driver has prepared it, and from then on
-// what its CPUs do.
-func TestFirstClaimOfCPUsIsPrepared(t *testing.T) {
-	c := newCores(t)
-	busy := []float64{1, 1, 1, 1, 1, 1, 1, 1}
-	c.second(busy...)
-	c.hold("first", nil, "p0").State = podresources.StateAllocated
-	for range 4 {
-		c.second(busy...)
-	}
-	c.In.View.Allocations = nil
-	c.hold("first", []int{3}, "p0")
-	var x exportertest.Scraped
-	for range 3 {
-		x = c.second(busy...)
-	}
-	got := x.One(t, "dra_claim_active_seconds_total", "resourceclaim_name=first")
-	if got < 2.0/8 || got > 4.0/8 { // the answers of the kubelet are a second apart
-		t.Errorf("a claim had one of 8 CPUs for 3 s, and is charged %v s of the device", got)
-	}
 }
 
 // A prepared claim that stays unknown for longer than the allowed wait is not charged the whole
@@ -254,32 +165,4 @@ func TestCPUsUnknownForLong(t *testing.T) {
 		{"dra_device_active_seconds_total", "device=cpudevnuma000"}:              9,
 		{"dra_device_unattributed_active_seconds_total", "device=cpudevnuma000"}: 9 - 3.0/8,
 	})
-}
-
-// Until it is prepared, a claim has no CPUs and is charged nothing; CPUs that two claims have are
-// divided between them; and claims whose CPUs are unknown, or are not the device's, have nothing.
-func TestUnknownCPUs(t *testing.T) {
-	for name, tc := range map[string]struct {
-		first, second []int
-		want          [2]float64 // parts of the device's second
-		by            join.Attribution
-	}{
-		"one unknown":  {[]int{0}, nil, [2]float64{0.5 / 8, 0}, join.AttributionCPUs},
-		"overlap":      {[]int{0, 1}, []int{1}, [2]float64{0.75 / 8, 0.25 / 8}, join.AttributionCPUs},
-		"none known":   {nil, nil, [2]float64{}, join.AttributionCPUs},
-		"not of these": {[]int{64}, []int{65}, [2]float64{}, join.AttributionCPUs},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := newCores(t)
-			c.hold("a", tc.first, "p0")
-			c.hold("b", tc.second, "p1")
-			c.second()
-			x := c.second(0.5, 0.5)
-			c.Expect(x, map[[2]string]float64{
-				{"dra_claim_active_seconds_total", "resourceclaim_name=a"}: tc.want[0],
-				{"dra_claim_active_seconds_total", "resourceclaim_name=b"}: tc.want[1],
-			})
-			expect.Is(t, c.Joined.Devices[0].Attribution, tc.by, "it is divided")
-		})
-	}
 }

@@ -138,7 +138,7 @@ func testFeed(get answers, failures *int) *feed {
 }
 
 // list lists by a feed of a server without streams, and returns the error.
-func list(t *testing.T, f *feed) (err error) {
+func list(t testing.TB, f *feed) (err error) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	get := f.get
@@ -401,19 +401,20 @@ func TestTaintRulesFollowed(t *testing.T) {
 		c.wantRules(t, "a", "c")
 		c.Delete(kubetest.TaintRules, "", "a")
 		c.wantRules(t, "c")
-		expect.Equal(t, "rejected", driver.Rejections{driver.ReasonMalformedTaintRule: 1}, c.node.Rejected(SourceTaintRules))
+		expect.Equal(t, "rejected", driver.Rejections{driver.ReasonMalformedTaintRule: 1}, c.rejected[SourceTaintRules])
 	})
 }
 
 // The rules are those of the whole cluster. Their number is bounded, and excess rules are counted.
 func TestTooManyTaintRules(t *testing.T) {
-	s := taintRuleSet{rejected: driver.Rejections{}}
+	rejected := driver.Rejections{}
+	s := taintRuleSet{reject: rejected.AddAll}
 	s.clear()
 	for i := range maxTaintRules + 2 {
 		s.update(ruleJSON(fmt.Sprint("rule-", i), "x", ""), false)
 	}
 	expect.Is(t, len(s.all()), maxTaintRules, "rules are kept")
-	expect.Equal(t, "rejected", driver.Rejections{driver.ReasonTooManyTaintRules: 2}, s.rejections())
+	expect.Equal(t, "rejected", driver.Rejections{driver.ReasonTooManyTaintRules: 2}, rejected)
 }
 
 // Rules that may not be read are not used, which is not a failure of a source. They are requested
@@ -465,7 +466,6 @@ func TestCheckTaintRules(t *testing.T) {
 			{fault: kubetest.Forbidden, want: "not used, taints of DeviceTaintRules are unknown (optional): "},
 			{fault: kubetest.Unavailable, err: "server_error"},
 		} {
-			time.Sleep(2 * maxDelayPermanent) // absent versions are not tried again at once
 			c.Lack(kubetest.TaintRules, tc.lacks...)
 			c.Fail(func(resource string, _ bool) kubetest.Fault {
 				if resource == kubetest.TaintRules {

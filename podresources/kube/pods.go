@@ -17,7 +17,7 @@ type podFeed struct {
 	sink      podresources.PodSink
 	now       func() time.Time
 	selection *podresources.Selection
-	rejected  func(driver.Reason)
+	reject    func(driver.Rejections)
 }
 
 const podsPath = "/api/v1/pods"
@@ -53,12 +53,12 @@ func (p *podFeed) update(object json.RawMessage, gone bool) {
 func (p *podFeed) parse(raw json.RawMessage) (podresources.PodFacts, bool) {
 	var pod corev1.Pod
 	if json.Unmarshal(raw, &pod) != nil {
-		p.rejected(driver.ReasonMalformedPod)
+		p.reject(driver.Rejections{driver.ReasonMalformedPod: 1})
 		return podresources.PodFacts{}, false
 	}
 	_, facts, ok := podresources.NewPodFacts(&pod, p.selection)
 	if !ok {
-		p.rejected(driver.ReasonMalformedPod)
+		p.reject(driver.Rejections{driver.ReasonMalformedPod: 1})
 	}
 	return facts, ok
 }
