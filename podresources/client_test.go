@@ -62,7 +62,9 @@ func TestClientErrors(t *testing.T) {
 		timeout   time.Duration
 	}{
 		"rate limit": {test.RateLimited(), ErrRateLimited, codes.ResourceExhausted, "rate_limited", waitLimit},
-		"too large":  {test.Huge(MaxAnswer + 1), ErrTooLarge, codes.ResourceExhausted, "too_large", waitLimit},
+		"too large": {
+			test.Malformed(make([]byte, MaxAnswer+1)), ErrTooLarge, codes.ResourceExhausted, "too_large", waitLimit,
+		},
 		"other exhaustion": {
 			test.Fail(codes.ResourceExhausted, "no memory"), nil, codes.ResourceExhausted, "other",
 			waitLimit,
@@ -130,17 +132,6 @@ func TestClientTakesLargeAnswers(t *testing.T) {
 	allocations, rejections := Parse(answer)
 	expect.That(t, len(allocations) == 32 && len(allocations[0].Holders) == 200 && len(rejections) == 0,
 		"%d allocations, %v", len(allocations), rejections)
-}
-
-// TestClientOneBadPod: if a text is not UTF-8, its pod is dropped, and not the answer.
-func TestClientOneBadPod(t *testing.T) {
-	k, c := dial(t)
-	k.Behave(test.InvalidUTF8())
-	answer := must.Get(list(t, c, waitLimit))(t)
-	allocations, rejections := Parse(answer)
-	want, _ := Parse(recordedList(t))
-	expect.Equal(t, "", want, allocations)
-	expect.Equal(t, "", driver.Rejections{driver.ReasonMalformed: 1}, rejections)
 }
 
 // TestClientFindsARestartedKubelet: the socket file remains and refuses connections, then the
@@ -214,7 +205,8 @@ func TestParseAllocatable(t *testing.T) {
 	got, rejected = ParseAllocatable(&v1.AllocatableResourcesResponse{
 		Devices: []*v1.ContainerDevices{{ResourceName: gpu, DeviceIds: many}},
 	})
-	expect.That(t, len(got) == 4096 && rejected[driver.ReasonTooManyIDs] == 904, "%d devices, rejected %v", len(got), rejected)
+	expect.That(t, len(got) == 4096 && rejected[driver.ReasonTooManyIDs] == 904,
+		"%d devices, rejected %v", len(got), rejected)
 }
 
 // A kubelet lists what plugins offer at the time of the request. One that does not serve the

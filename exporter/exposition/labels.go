@@ -146,7 +146,8 @@ type labelCache struct {
 	pods   sequence[book.PodInfo, []fact]
 
 	// All other entries, by text.
-	rows    recent[string, *labels]
+	young   map[string]*labels // those that the walks since the last renewal used
+	old     map[string]*labels
 	used    int // number of rows that the last walk used
 	key     []byte
 	renewed time.Time
@@ -192,11 +193,10 @@ type age struct{ born, shown int64 }
 const never = math.MinInt64
 
 func newLabelCache(catalogue driver.Catalogue) *labelCache {
-	c := &labelCache{specs: catalogue}
+	c := &labelCache{specs: catalogue, young: map[string]*labels{}}
 	for i := range catalogue {
 		c.names = append(c.names, labelNames(&catalogue[i]))
 	}
-	c.rows.renew()
 	return c
 }
 
@@ -219,9 +219,9 @@ func (c *labelCache) begin(now time.Time) {
 	c.shares.begin()
 	c.claims.begin()
 	c.pods.begin()
-	if now.Sub(c.renewed) > keepLabels || len(c.rows.young) > c.used+max(minUnused, c.used/2) {
+	if now.Sub(c.renewed) > keepLabels || len(c.young) > c.used+max(minUnused, c.used/2) {
 		c.renewed = now
-		c.rows.renew()
+		c.young, c.old = map[string]*labels{}, c.young
 	}
 	c.used = 0
 }
@@ -344,20 +344,15 @@ func (c *labelCache) with(base *labels, namesAndValues ...string) *labels {
 	for _, s := range namesAndValues {
 		c.key = append(append(c.key, 0xff), s...) // a byte that UTF-8 does not use
 	}
-	row, ok := c.rows.young[string(c.key)] // the conversion does not allocate
+	row, ok := c.young[string(c.key)] // the conversion does not allocate
 	if !ok {
-		if row, ok = c.rows.old[string(c.key)]; !ok {
+		if row, ok = c.old[string(c.key)]; !ok {
 			row = base.with(namesAndValues...)
 		}
-		c.rows.young[string(c.key)] = row
+		c.young[string(c.key)] = row
 	}
 	return row
 }
-
-// recent is a map that drops entries that were not used between its last two renewals.
-type recent[K comparable, V any] struct{ young, old map[K]V }
-
-func (r *recent[K, V]) renew() { r.young, r.old = map[K]V{}, r.young }
 
 // sequence keeps the values of a walk's keys for the next walk. Keys mostly come in the same order.
 // Then a lookup is one comparison, and nothing is written.

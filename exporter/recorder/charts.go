@@ -118,15 +118,6 @@ type ChartSeries struct {
 // Values are the values of a series, rounded as in the ring; null in JSON where absent.
 type Values []code
 
-// NewValues returns values, of which those that are no numbers are absent.
-func NewValues(values []float64) Values {
-	out := make(Values, 0, len(values))
-	for _, v := range values {
-		out = append(out, codeOf(v))
-	}
-	return out
-}
-
 // Floats returns the values, NaN where they are absent.
 func (v Values) Floats() []float64 { return v.appendTo(make([]float64, 0, len(v))) }
 

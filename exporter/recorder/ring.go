@@ -414,8 +414,6 @@ const (
 
 	// absent is the code of an absent value, that of a negative zero.
 	absent code = 1 << 15
-	// Precision is the largest relative error of a value that the ring returns.
-	Precision = 1.0 / (1 << (mantissaBits + 1))
 )
 
 // codeOf returns the code of a value, absent for one that is no finite number.
