@@ -307,8 +307,8 @@ func TestPodsAreRemembered(t *testing.T) {
 	check("pod of another process that no tick saw begin", of(1, 2, 3)[1], "c")
 }
 
-// Owners that panic, or hang beyond their deadline, have failed, and the last known holders count. A
-// tick is delayed by no more than the wait.
+// Owners that panic, or hang beyond their deadline, have failed, and the last known holders count.
+// A tick is delayed by no more than the wait.
 func TestOwnersFail(t *testing.T) {
 	for name, fail := range map[string]func(release chan struct{}){
 		"panic": func(chan struct{}) { panic("no luck") },

@@ -125,8 +125,8 @@ func (i standingInventory) Describe() (podresources.View, driver.Inventory) {
 	return i.fakeNode.Describe()
 }
 
-// While a tick does not return, the probes fail after MaxAge, not before, with its part, and succeed
-// when it continues.
+// While a tick does not return, the probes fail after MaxAge, not before, with its part, and
+// succeed when it continues.
 func TestStandingTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inventory := standingInventory{newFakeNode(answering), new(int), make(chan struct{})}

@@ -25,8 +25,6 @@ const (
 	maxSpecBytes = 1 << 20
 	// maxSpecs is the maximum number of spec files in a folder.
 	maxSpecs = 4096
-	// settleTime is how long a spec that cannot be parsed is assumed to be incompletely written.
-	settleTime = time.Second
 )
 
 // CDI has the devices of the CDI specs on the node (tags.cncf.io/container-device-interface). For
@@ -53,17 +51,16 @@ type CDI struct {
 	files     map[string]*specFile
 	problems  driver.Rejections // of the last read
 	rejected  driver.Rejections
-	unsettled bool // the folders must be read again soon: a file may be incompletely written
+	unsettled bool // the folders must be read again soon: one could not be listed
 }
 
-// specFile is the state of a spec file. A file that cannot be parsed keeps its previous devices for
-// settleTime, since some drivers write a file in several steps; after that it defines none.
+// specFile is the state of a spec file. A file that cannot be read or parsed keeps its previous
+// devices, since some drivers write a file in several steps.
 type specFile struct {
 	stamp     stamp
 	devices   []specDevice
 	malformed int // devices
 	err       error
-	badSince  time.Time // of err; zero: there is none
 }
 
 // NewCDI returns the CDI of folders, which need not exist yet. Later folders have precedence.
@@ -271,20 +268,13 @@ func (c *CDI) updateFile(f *specFile, path string, at time.Time, problems driver
 		devices, malformed, err := c.read(path)
 		f.stamp, f.err = current, err
 		if err == nil {
-			f.devices, f.malformed, f.badSince = devices, malformed, time.Time{}
+			f.devices, f.malformed = devices, malformed
 		}
 	}
-	if f.err != nil && f.badSince.IsZero() {
-		f.badSince = at
-	}
-	switch {
-	case f.err == nil:
-		problems.Add(driver.ReasonMalformedCDI, f.malformed)
-	case at.Sub(f.badSince) < settleTime:
-		c.unsettled = true
-	default:
-		f.devices = nil
+	if f.err != nil {
 		problems.Add(reasonOf(f.err), 1)
+	} else {
+		problems.Add(driver.ReasonMalformedCDI, f.malformed)
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 )
 
 // format is one of the formats that Prometheus accepts. The encoders of prometheus/common/expfmt
-// write the same bytes, which tests check, but take 2.4 to 2.7 times as long (make bench BENCH=Scrape):
-// they check and escape each name and label again for each sample.
+// write the same bytes, which tests check, but take 2.4 to 2.7 times as long (make bench
+// BENCH=Scrape): they check and escape each name and label again for each sample.
 type format interface {
 	// sample appends a sample to the body of its family. born is the created timestamp in nanoseconds
 	// of Unix time, 0 if there is none, as for gauges.
