@@ -100,15 +100,6 @@ func distributions(families []*dto.MetricFamily) int {
 	return n
 }
 
-// The first choice of each group is its default.
-func TestDefaultChoices(t *testing.T) {
-	for _, group := range exposition.Groups() {
-		if got := exposition.Choices(nil).Of(group.Group); got != group.Choices[0] {
-			t.Errorf("%s is %q by default, and its flag says %q", group.Group, got, group.Choices[0])
-		}
-	}
-}
-
 // filter leaves out lines of answers, by their series.
 type filter struct {
 	pattern *regexp.Regexp

@@ -26,7 +26,6 @@ import (
 type Finder interface {
 	ClaimNodes(ctx context.Context, namespace, name string) ([]string, error)
 	PodNode(ctx context.Context, namespace, name string) (string, error)
-	DeviceNode(ctx context.Context, driverName, pool, device string) (string, error)
 	// Exporters returns the addresses, as HOST:PORT, of the pods behind a port of a Service, by node.
 	Exporters(ctx context.Context, namespace, service, port string) (map[string]string, error)
 }
@@ -189,8 +188,8 @@ func (g *gateway) serveHolder(kind string) func(http.ResponseWriter, *http.Reque
 	}
 }
 
-// serveDevice redirects to a device on the page of its node. The name of a pool may contain
-// slashes.
+// serveDevice redirects to a device on the page of its node: most drivers name pools after nodes,
+// and links have ?node=. The name of a pool may contain slashes.
 func (g *gateway) serveDevice(w http.ResponseWriter, r *http.Request, user *access.User) {
 	parts := strings.Split(r.PathValue("path"), "/")
 	if len(parts) < 3 || slices.ContainsFunc(parts, func(s string) bool { return !isName(s) }) {
@@ -203,8 +202,11 @@ func (g *gateway) serveDevice(w http.ResponseWriter, r *http.Request, user *acce
 	last := len(parts) - 1
 	name := strings.Join(parts, "/")
 	node, ok := g.locate(w, r, "device "+name, func(ctx context.Context) ([]string, error) {
-		node, err := g.Find.DeviceNode(ctx, parts[0], strings.Join(parts[1:last], "/"), parts[last])
-		return []string{node}, err
+		pool := strings.Join(parts[1:last], "/")
+		if _, known, err := g.exporters.address(ctx, pool); !known {
+			return nil, err
+		}
+		return []string{pool}, nil
 	})
 	if ok {
 		redirect(w, r, nodePath(node)+"#device="+name)

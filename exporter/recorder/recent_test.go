@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/test/expect"
@@ -95,3 +96,5 @@ func TestTallies(t *testing.T) {
 	}
 	expect.That(t, next.RestoreTallies([]byte("?")) != nil, "a damaged state is no error")
 }
+
+func TestMain(m *testing.M) { exportertest.Main(m) }

@@ -50,7 +50,7 @@ func TestTopLevel(t *testing.T) {
 func TestNoMachinePaths(t *testing.T) {
 	// Split, so that this file does not contain them.
 	path := regexp.MustCompile(`(^|[^\w.~/-])/(wo` + `rk|ro` + `ot|ho` + `me|Us` + `ers)/\w|\.\./sha` + `red\b`)
-	for _, text := range []string{"see /wo" + "rk/x", `"/ro` + `ot/go"`, "../sha" + "red/a", "(/ho" + "me/a", "=/Us" + "ers/a"} {
+	for _, text := range []string{"see /wo" + "rk/x", `"/ro` + `ot/go"`, "../sha" + "red/a", "(/ho" + "me/a"} {
 		expect.That(t, path.MatchString(text), "%q is not recognized as a path of a machine", text)
 	}
 	for file, content := range contents(t, func(string) bool { return true }) {
@@ -131,12 +131,14 @@ func TestLinks(t *testing.T) {
 		{program, "the shipped program simulates, tests and generates nothing", func(p linked) bool {
 			return p.under(module) && strings.HasSuffix(p.ImportPath, "test") || p.under(module+"/test", module+"/exporter/api")
 		}},
-		{program, "the shipped program tests nothing", func(p linked) bool { // go-dcgm has test helpers outside of _test.go files
+		{program, "the shipped program tests nothing", func(p linked) bool {
+			// go-dcgm has test helpers outside of _test.go files.
 			testing := slices.Contains(p.Imports, "testing") && !p.Standard && !p.under("github.com/NVIDIA/go-dcgm")
 			return testing || p.under("go.uber.org/goleak")
 		}},
 		{program, "the shipped program parses no PromQL and makes no dashboards", func(p linked) bool {
-			return p.under(module+"/dashboards", "github.com/prometheus/prometheus/promql", "github.com/grafana/grafana-foundation-sdk")
+			return p.under(module+"/dashboards", "github.com/prometheus/prometheus/promql",
+				"github.com/grafana/grafana-foundation-sdk")
 		}},
 	} {
 		packages := list(t, "-deps", rule.target)
@@ -181,7 +183,8 @@ func TestSources(t *testing.T) {
 		inventory := strings.HasPrefix(name, "/inventory")
 		for _, p := range list(t, "-deps", source.ImportPath) {
 			below, inDriver := strings.CutPrefix(p.ImportPath, module+"/driver")
-			allowed := inDriver && (below == name || slices.Contains(shared, below) || inventory && below == "/inventory/manifest")
+			allowed := inDriver && (below == name || slices.Contains(shared, below) ||
+				inventory && below == "/inventory/manifest")
 			expect.That(t, allowed || !p.under(module), "driver%s links %s, which is no part of it", name, p.ImportPath)
 			// The source health reads the API of DRA drivers.
 			expect.That(t, inventory || !p.under("k8s.io") || name == "/health" && p.under("k8s.io/kubelet/pkg/apis"),
@@ -374,7 +377,8 @@ func TestCheckSenders(t *testing.T) {
 	known := senders("## Who may send what\n\n| who | trusted | so |\n" +
 		"| kubelet, kernel | x | y |\n| pods: all | x | y |\n")
 	for doc, well := range map[string]bool{
-		"Bounds (max…) are for what the kernel sends.\n": true, "Bounds (max…) are for what the kubelet and pods send.\n": true,
+		"Bounds (max…) are for what the kernel sends.\n":          true,
+		"Bounds (max…) are for what the kubelet and pods send.\n": true,
 		"Package a does.\n": false, "Bounds (max…) are for what nobody sends.\n": false,
 	} {
 		expect.Is(t, checkSenders(doc, known) == "", well, "%q is right", doc)

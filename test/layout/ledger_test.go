@@ -90,7 +90,8 @@ func backUses(t *testing.T, files map[string][]byte, order []string) (back []str
 		parsed = append(parsed, must.Get(parser.ParseFile(set, name, text, parser.SkipObjectResolution))(t))
 	}
 	exports := map[string]string{} // the compiler's, of what the package imports, directly or indirectly
-	for line := range strings.Lines(output(t, "go", "list", "-export", "-deps", "-f={{.ImportPath}} {{.Export}}", "./"+ledger)) {
+	listed := output(t, "go", "list", "-export", "-deps", "-f={{.ImportPath}} {{.Export}}", "./"+ledger)
+	for line := range strings.Lines(listed) {
 		name, file, _ := strings.Cut(strings.TrimSpace(line), " ")
 		exports[name] = file
 	}
@@ -107,7 +108,8 @@ func backUses(t *testing.T, files map[string][]byte, order []string) (back []str
 			uses++
 		}
 		if slices.Index(order, from) > slices.Index(order, to) {
-			back = append(back, fmt.Sprintf("%v uses %s of %s, which comes before it", set.Position(ident.Pos()), ident.Name, to))
+			back = append(back, fmt.Sprintf("%v uses %s of %s, which comes before it",
+				set.Position(ident.Pos()), ident.Name, to))
 		}
 	}
 	return back, uses
