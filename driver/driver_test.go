@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
 func TestNormalizePCI(t *testing.T) {
@@ -82,5 +83,18 @@ func TestMeasurable(t *testing.T) {
 		driver.KindDevice: true, driver.KindPartition: true, driver.KindPassthrough: false, driver.KindChannel: false,
 	} {
 		expect.Is(t, kind.Measurable(), want, "kind %d is measurable", kind)
+	}
+}
+
+func TestMain(m *testing.M) { testmain.Main(m) }
+
+func TestIsPlaceholder(t *testing.T) {
+	for text, want := range map[string]bool{
+		"": true, " ": true, "0": true, "N/A": true, "na": true, "Unknown": true, "0x0000000000000000": true,
+		"00000000-0000-0000-0000-000000000000": true, "None": true, "[Not Supported]": true,
+		"692409005408": false, "xx00": false, "GPU-0": false, "x1": false, "1": false,
+		"ccff74a1-0000-1000-80e0-c6d49f5b0d86": false,
+	} {
+		expect.Is(t, driver.IsPlaceholder(text), want, "%q", text)
 	}
 }

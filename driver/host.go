@@ -1,6 +1,10 @@
 package driver
 
-import "errors"
+import (
+	"errors"
+	"slices"
+	"strings"
+)
 
 // ErrNotBuilt is the error of a source that this build of the program does not contain.
 var ErrNotBuilt = errors.New("not in this build")
@@ -35,4 +39,50 @@ type Host struct {
 	// enabled switches.
 	Address  string
 	Switches []string
+}
+
+// Attachment is a device that is a network interface, an RDMA device, or both. Its driver may have
+// moved it into the network namespace of a pod, where it is not visible from the host.
+type Attachment struct {
+	// Driver and Device identify the device in samples.
+	Driver, Device string
+	// Hardware has the known ones of NetDev, PCI and RDMADev, as they are while the device is in the
+	// host's network namespace.
+	Hardware Hardware
+	// Interface is the name of the interface in the pod; empty: the device is not an interface.
+	Interface string
+	// PIDs has the first process of each pod that holds the device, as numbered in the procfs that the
+	// source reads. The network namespace of that process is the pod's. The caller has just checked
+	// that each process belongs to its pod; it may end at any time.
+	PIDs []int
+}
+
+// PodProcesses has the processes of a pod that holds devices.
+type PodProcesses struct {
+	// Devices are those of the requested devices that the pod holds.
+	Devices []Hardware
+	// PIDs are the processes that the last search found, ascending, as numbered in the procfs that the
+	// source reads. A process may have ended since, and its PID may have been reused.
+	PIDs []int
+}
+
+// PCIPath is the position of a PCI device in the machine's PCI hierarchy, as sysfs shows it
+// (Documentation/ABI/testing/sysfs-bus-pci). An empty field is unknown.
+type PCIPath struct {
+	Root string // root complex, such as pci0000:80
+	// Port is the address of the root port above the device: the first bridge below the root complex.
+	// Devices behind one root port share its PCIe link. Empty also for a device of the root complex
+	// itself.
+	Port     string
+	NUMANode string // decimal number
+}
+
+// IsPlaceholder reports whether a UUID or serial number is only a placeholder: empty, all zeros, or
+// a word such as "unknown". A placeholder identifies no device.
+func IsPlaceholder(text string) bool {
+	text = strings.ToLower(strings.TrimSpace(text))
+	return strings.Trim(strings.TrimPrefix(text, "0x"), "0-: ") == "" || slices.Contains([]string{
+		"n/a", "na", "[n/a]", "none", "null", "nil", "unknown", "undefined", "not available", "not supported",
+		"[not supported]", "not specified", "default string", "to be filled by o.e.m.",
+	}, text)
 }

@@ -60,7 +60,7 @@ const (
 	ReasonNotFinite           Reason = "not_finite"             // NaN or infinity
 	ReasonNegative            Reason = "negative"               // a negative value of a quantity that has none
 	ReasonOutOfRange          Reason = "out_of_range"           // outside the bounds of the quantity: often a wrong scale
-	ReasonNoValue             Reason = "no_value"               // a number that stands for "no value" (codes.go)
+	ReasonNoValue             Reason = "no_value"               // a number that stands for "no value" (bounds.go)
 	ReasonZero                Reason = "zero"                   // 0 of a quantity that a device without its sensor has
 	ReasonRate                Reason = "rate"                   // more than the device can do in that time
 	ReasonFall                Reason = "fall"                   // a counter fell, and nothing explains it

@@ -1,21 +1,14 @@
 package exporter
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
 )
 
-const (
-	// minTicks is the number of intervals without a snapshot that Health always tolerates.
-	minTicks = 3
-	// hungAfter is the duration of a part of a tick from which on it is logged.
-	hungAfter = 10 * time.Second
-	// watchInterval is the time between two checks of that.
-	watchInterval = time.Second
-)
+// minTicks is the number of intervals without a snapshot that Health always tolerates.
+const minTicks = 3
 
 // progress is the present phase of the sampler. It is safe for concurrent use.
 type progress struct {
@@ -55,31 +48,6 @@ func (s *Sampler) Health() error {
 	default:
 		return fmt.Errorf("no snapshot for %v: %s has not returned for %v",
 			age.Round(time.Second), at.part, now.Sub(at.begun).Round(time.Second))
-	}
-}
-
-// watch logs that a part of a tick has not returned, and later that it has, once each.
-func (s *Sampler) watch(ctx context.Context) {
-	ticker := time.NewTicker(watchInterval)
-	defer ticker.Stop()
-	var logged *phase
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		now, at := s.Now(), s.progress.phase.Load()
-		if logged != nil && at != logged {
-			s.Log.InfoContext(ctx, "the sampler continues", "part", logged.part,
-				"hung_for", now.Sub(logged.begun).Round(time.Second))
-			logged = nil
-		}
-		if logged == nil && at.part != "" && now.Sub(at.begun) > hungAfter {
-			s.Log.WarnContext(ctx, "the sampler hangs: a part of a tick has not returned", "part", at.part,
-				"since", at.begun)
-			logged = at
-		}
 	}
 }
 

@@ -115,7 +115,7 @@ func newWholeNode(tb testing.TB, devices, pods int) *wholeNode {
 		Interval: time.Second, Deadline: 5 * time.Second, MaxAge: time.Minute, Now: func() time.Time { return n.now },
 		Owners: node, Inventory: node, Paths: &fakePaths{},
 		Sources: []driver.Source{source},
-		Ledger:  ledger.New(exportertest.LedgerConfig()), Limiter: exposition.NewLimiter(0, nil), Metrics: metrics, Log: log,
+		Ledger:  ledger.New(exportertest.LedgerConfig()), Limiter: exposition.NewLimiter(0, nil), Metrics: metrics,
 		Recorder: NewFlightRecorder(w.recorder, metrics, log, func(string, string, any) {}, func(*recorder.Incident, int) {}),
 	})
 	return w

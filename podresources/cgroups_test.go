@@ -36,7 +36,6 @@ type cgroupTree struct {
 }
 
 func newCgroupTree(t *testing.T, v1 bool) cgroupTree {
-	t.Helper()
 	tree := cgroupTree{t: t, sysfs: t.TempDir(), v1: v1}
 	tree.mkdir(".")
 	if !v1 {
@@ -48,18 +47,15 @@ func newCgroupTree(t *testing.T, v1 bool) cgroupTree {
 func (c cgroupTree) path(name string) string { return filepath.Join(c.sysfs, "fs", "cgroup", name) }
 
 func (c cgroupTree) mkdir(name string) {
-	c.t.Helper()
 	must.Do(c.t, os.MkdirAll(c.path(name), 0o755))
 }
 
 func (c cgroupTree) write(name, content string) {
-	c.t.Helper()
 	must.Do(c.t, os.WriteFile(c.path(name), []byte(content), 0o644))
 }
 
 // pod creates the cgroup of a pod, and in it that of a container, with or without processes.
 func (c cgroupTree) pod(name string, processes bool) {
-	c.t.Helper()
 	container := filepath.Join(name, "cri-containerd-1.scope")
 	c.mkdir(container)
 	populated, procs := "0", ""
@@ -76,7 +72,6 @@ func (c cgroupTree) pod(name string, processes bool) {
 }
 
 func (c cgroupTree) remove(name string) {
-	c.t.Helper()
 	must.Do(c.t, os.RemoveAll(c.path(name)))
 }
 
@@ -136,7 +131,6 @@ func TestCgroupsState(t *testing.T) {
 			tree.pod(static, false)
 			cgroups := NewCgroups(tree.sysfs, func() time.Time { return limiterStart })
 			check := func(when string, want map[string]CgroupState) {
-				t.Helper()
 				for uid, want := range want {
 					expect.Is(t, cgroups.State(uid), want, "%s: %s", when, uid)
 				}
@@ -244,7 +238,6 @@ func startWatch(t *testing.T, tree cgroupTree, notify *fsnotify.Watcher) watched
 }
 
 func newNotify(t *testing.T) *fsnotify.Watcher {
-	t.Helper()
 	notify := must.Get(fsnotify.NewBufferedWatcher(cgroupEvents))(t)
 	return notify
 }
@@ -362,7 +355,6 @@ func TestWatchWithoutInotify(t *testing.T) {
 		tree := newCgroupTree(t, true)
 		w := startWatch(t, tree, nil)
 		expectAfter := func(d time.Duration, want ...Change) {
-			t.Helper()
 			time.Sleep(d)
 			synctest.Wait()
 			var got []Change
@@ -399,15 +391,6 @@ func TestWatchLate(t *testing.T) {
 			t.Errorf("a folder that is %v old came %v ago", age, time.Since(changes[0].At))
 		}
 	}
-}
-
-func TestWatchEnds(t *testing.T) {
-	tree := newCgroupTree(t, false)
-	tree.pod(filepath.Join("kubepods", "pod"+uidA), true)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	err := NewCgroups(tree.sysfs, time.Now).Watch(ctx, func(c Change) { t.Errorf("what was there is emitted: %+v", c) })
-	expect.That(t, errors.Is(err, context.Canceled), "Watch: %v", err)
 }
 
 // If handling a change hangs, that is reported, and delays the end of the watch only briefly.

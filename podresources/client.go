@@ -39,7 +39,6 @@ var (
 	ErrTooLarge      = driver.WithReason(driver.ReasonTooLarge, errors.New("answer too large"))
 	ErrUnavailable   = driver.WithReason(driver.ReasonUnavailable, errors.New("kubelet unavailable"))
 	ErrDeadline      = driver.WithReason(driver.ReasonTimeout, errors.New("no answer in time"))
-	ErrCanceled      = driver.WithReason(driver.ReasonCanceled, errors.New("call canceled"))
 	ErrUnimplemented = driver.WithReason(driver.ReasonUnimplemented, errors.New("not served by this kubelet"))
 	ErrMalformed     = driver.WithReason(driver.ReasonMalformed, errors.New("malformed answer"))
 )
@@ -59,8 +58,8 @@ type Instance string
 // not connect before the first call.
 func NewClient(socket string, bounds Bounds) (*Client, error) {
 	c := &Client{decoder: &Decoder{Bounds: bounds}, socket: socket}
-	conn, err := connect(socket,
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(bounds.orFull().Answer), grpc.ForceCodecV2(answerCodec{})))
+	conn, err := connect(socket, grpc.WithDefaultCallOptions(
+		grpc.MaxCallRecvMsgSize(bounds.orFull().Answer), grpc.ForceCodecV2(rawCodec{encoding.GetCodecV2(proto.Name)})))
 	if err != nil {
 		return nil, err
 	}
@@ -118,15 +117,16 @@ func (c *Client) Close() error { return c.conn.Close() }
 // the same pods as the one before is the same pointer: it must not be changed. Every error is one
 // of this package's, or has the reason "other".
 func (c *Client) List(ctx context.Context) (*v1.ListPodResourcesResponse, error) {
-	got := answer{decoder: c.decoder}
+	var raw mem.BufferSlice
 	if err := c.conn.Invoke(ctx, v1.PodResourcesLister_List_FullMethodName, &v1.ListPodResourcesRequest{},
-		&got); err != nil {
+		&raw); err != nil {
 		return nil, fmt.Errorf("list pod resources: %w", classify(err))
 	}
-	if got.err != nil {
-		return nil, fmt.Errorf("list pod resources: %w: %w", ErrMalformed, got.err)
+	answer, err := c.decoder.Decode(raw)
+	if err != nil {
+		return nil, fmt.Errorf("list pod resources: %w: %w", ErrMalformed, err)
 	}
-	return got.response, nil
+	return answer, nil
 }
 
 // classify wraps a gRPC error with the corresponding error of this package. Some differ only by
@@ -135,8 +135,7 @@ func (c *Client) List(ctx context.Context) (*v1.ListPodResourcesResponse, error)
 func classify(err error) error {
 	s := status.Convert(err)
 	class := map[codes.Code]error{
-		codes.Unavailable: ErrUnavailable, codes.DeadlineExceeded: ErrDeadline, codes.Canceled: ErrCanceled,
-		codes.Unimplemented: ErrUnimplemented,
+		codes.Unavailable: ErrUnavailable, codes.DeadlineExceeded: ErrDeadline, codes.Unimplemented: ErrUnimplemented,
 	}[s.Code()]
 	switch exhausted := s.Code() == codes.ResourceExhausted; {
 	case exhausted && strings.Contains(s.Message(), "rate limit"):
@@ -150,30 +149,17 @@ func classify(err error) error {
 	return fmt.Errorf("%w: %w", class, err)
 }
 
-// answer is a received answer, or the error of its decoding.
-type answer struct {
-	decoder  *Decoder
-	response *v1.ListPodResourcesResponse
-	err      error
-}
+// rawCodec is gRPC's codec for protobuf, except that a message that is a [mem.BufferSlice] is the
+// received bytes.
+type rawCodec struct{ encoding.CodecV2 }
 
-// answerCodec is gRPC's codec for protobuf, except for answers, which a [Decoder] decodes.
-type answerCodec struct{}
-
-var _ encoding.CodecV2 = answerCodec{}
-
-func (answerCodec) Name() string { return proto.Name }
-
-func (answerCodec) Marshal(v any) (mem.BufferSlice, error) {
-	return encoding.GetCodecV2(proto.Name).Marshal(v)
-}
-
-func (answerCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	a, ok := v.(*answer)
+func (c rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	raw, ok := v.(*mem.BufferSlice)
 	if !ok {
-		return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
+		return c.CodecV2.Unmarshal(data, v)
 	}
-	a.response, a.err = a.decoder.Decode(data)
+	data.Ref()
+	*raw = data
 	return nil
 }
 

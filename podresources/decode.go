@@ -69,7 +69,8 @@ func (p *decodedPod) compare(other *decodedPod) int {
 
 // Decode decodes an answer of List, which arrives in pieces. protobuf rejects the whole message for
 // a single name that is not UTF-8; here, only pods that cannot be decoded are nil. Pods beyond the
-// bounds are left out; [Parse] counts them. The bytes are not kept; one pod at a time is copied.
+// bounds are left out; [Parse] counts them. The bytes are freed as they are read; one pod at a time
+// is copied.
 func (d *Decoder) Decode(wire mem.BufferSlice) (*v1.ListPodResourcesResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,6 +100,7 @@ func (d *Decoder) Decode(wire mem.BufferSlice) (*v1.ListPodResourcesResponse, er
 // read selects the pods of an answer that are kept.
 func (d *Decoder) read(wire mem.BufferSlice, kept *selection) error {
 	in := wire.Reader()
+	wire.Free() // the reader has them, and frees what it has read
 	defer func() { _ = in.Close() }()
 	var pod []byte
 	for in.Remaining() > 0 {

@@ -27,7 +27,8 @@ import (
 func TestDecode(t *testing.T) {
 	good := test.Pod("ns", "good", test.Container("main", test.Claim("ns", "claim", gpu(0))))
 	wire := must.Get(proto.Marshal(answerOf(good)))(t)
-	withBadPod := must.Get(test.InvalidUTF8()(t.Context(), wire))(t)
+	badPod := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "bad-\xff\xfe")
+	withBadPod := protowire.AppendBytes(protowire.AppendTag(bytes.Clone(wire), 1, protowire.BytesType), badPod)
 	name := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), make([]byte, maxPod+1))
 	large := protowire.AppendBytes(protowire.AppendTag(nil, podResourcesField, protowire.BytesType), name)
 	withField := protowire.AppendVarint(protowire.AppendTag(bytes.Clone(wire), 9, protowire.VarintType), 300)
@@ -162,7 +163,6 @@ func plugged(name, resource string, devices int) *v1.PodResources {
 
 // decoded decodes and parses an answer.
 func decoded(t *testing.T, pods ...*v1.PodResources) ([]Allocation, driver.Rejections) {
-	t.Helper()
 	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 	answer := must.Get(new(Decoder).Decode(inPieces(wireOf(t, pods...), 16<<10)))(t)
 	return Parse(answer)

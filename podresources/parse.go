@@ -44,7 +44,7 @@ func Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver.Rejections
 
 // Parse is [Parse] with these bounds instead of [FullBounds].
 func (b Bounds) Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver.Rejections) {
-	p := parser{most: b.orFull().Rows, rows: map[rowKey]int{}, rejected: driver.Rejections{}}
+	p := parser{most: b.orFull().Rows, rows: map[rowKey]*row{}, rejected: driver.Rejections{}}
 	// In order, so that holders are sorted, and the bounds always cut off the same ones.
 	var containers []holding
 	for _, pod := range sorted(answer.GetPodResources(), comparePods) {
@@ -61,18 +61,20 @@ func (b Bounds) Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver
 		}
 	}
 	p.rejected.Add(driver.ReasonTooMany, leftOut(answer))
-	for i := range p.allocations {
-		SortHolders(&p.allocations[i])
+	allocations := make([]Allocation, 0, len(p.rows))
+	for _, r := range p.rows {
+		SortHolders(&r.Allocation)
+		allocations = append(allocations, r.Allocation)
 	}
-	slices.SortFunc(p.allocations, Allocation.Compare)
-	return slices.Clone(p.allocations), p.rejected // without unused capacity: the result is kept for long
+	slices.SortFunc(allocations, Allocation.Compare)
+	return allocations, p.rejected
 }
 
 // ListedPods returns the pods of an answer, including those without devices.
 func ListedPods(answer *v1.ListPodResourcesResponse) map[Pod]struct{} {
-	pods := make(map[Pod]struct{}, min(len(answer.GetPodResources()), MaxPods))
+	pods := make(map[Pod]struct{}, len(answer.GetPodResources()))
 	for _, pod := range answer.GetPodResources() {
-		if pod != nil && len(pods) < MaxPods {
+		if pod != nil {
 			pods[Pod{Namespace: pod.Namespace, Name: pod.Name}] = struct{}{}
 		}
 	}
@@ -93,15 +95,19 @@ type holding struct {
 	*v1.ContainerResources
 }
 
+// row is an allocation, and the number of the last entry with it.
+type row struct {
+	Allocation
+	last int
+}
+
 // parser gathers the allocations of one answer.
 type parser struct {
-	most        int // allocations and pods of each, together
-	allocations []Allocation
-	lastEntry   []int // for each allocation, the number of the last entry with it
-	rows        map[rowKey]int
-	rejected    driver.Rejections
-	holders     int // pods of allocations
-	entries     int // of claims, and of resources of device plugins, in containers
+	most     int // allocations and pods of each, together
+	count    int // of these
+	rows     map[rowKey]*row
+	rejected driver.Rejections
+	entries  int // of claims, and of resources of device plugins, in containers
 }
 
 func (p *parser) reject(reason driver.Reason) { p.rejected[reason]++ }
@@ -162,7 +168,12 @@ func (p *parser) claim(holder Holder, entry *v1.DynamicResource) {
 			p.classic(holder, claim, row)
 			continue
 		}
-		if reason := checkRow(row); reason != "" {
+		if reason := cmp.Or(
+			checkName(row.GetDriverName(), maxDriverName, driver.ReasonMissingDriver),
+			checkName(row.GetPoolName(), maxName, driver.ReasonMissingPool),
+			checkName(row.GetDeviceName(), maxName, driver.ReasonMissingDevice),
+			checkName(row.GetShareId(), maxName, ""),
+		); reason != "" {
 			p.reject(reason)
 			continue
 		}
@@ -177,37 +188,36 @@ func (p *parser) claim(holder Holder, entry *v1.DynamicResource) {
 	}
 }
 
-// row adds one device of one claim of one container.
+// row adds one device of one claim of one container. Pods and containers come in order.
 func (p *parser) row(holder Holder, key rowKey, cdi []*v1.CDIDevice) {
-	i, known := p.rows[key]
+	r := p.rows[key]
+	if r == nil {
+		r = &row{Allocation: Allocation{Claim: key.claim, Device: key.device, ShareID: key.shareID}}
+	}
+	var before Holder
+	if n := len(r.Holders); n > 0 {
+		before = r.Holders[n-1]
+	}
 	switch {
-	case known && p.lastEntry[i] == p.entries:
+	case r.last == p.entries:
 		p.reject(driver.ReasonDuplicate)
 		return
-	case len(p.allocations)+p.holders >= p.most && (!known || p.isNewPod(i, holder)):
+	case before.Pod == holder.Pod:
+	case p.count >= p.most:
 		p.reject(driver.ReasonTooMany)
 		return
-	case !known:
-		i = len(p.allocations)
-		p.rows[key] = i
-		p.allocations = append(p.allocations, Allocation{Claim: key.claim, Device: key.device, ShareID: key.shareID})
-		p.lastEntry = append(p.lastEntry, 0)
+	default:
+		p.count++
 	}
-	p.lastEntry[i] = p.entries
-	if p.isNewPod(i, holder) {
-		p.holders++
+	if r.last == 0 {
+		p.rows[key] = r
+		p.count++
 	}
-	a := &p.allocations[i]
-	if n := len(a.Holders); n == 0 || a.Holders[n-1] != holder {
-		a.Holders = append(a.Holders, holder)
+	r.last = p.entries
+	if before != holder {
+		r.Holders = append(r.Holders, holder)
 	}
-	p.setCDI(a, cdi)
-}
-
-// isNewPod reports whether an allocation does not have the holder's pod yet. Pods come in order.
-func (p *parser) isNewPod(i int, holder Holder) bool {
-	all := p.allocations[i].Holders
-	return len(all) == 0 || all[len(all)-1].Pod != holder.Pod
+	p.setCDI(&r.Allocation, cdi)
 }
 
 // setCDI sets the CDI names of an allocation. All containers that hold it should list the same; if
@@ -260,21 +270,6 @@ func (p *parser) classic(holder Holder, claim Claim, row *v1.ClaimResource) {
 		}
 		p.row(holder, rowKey{claim: claim, device: driver.ID{Driver: vendor, Device: name}}, []*v1.CDIDevice{cdi})
 	}
-}
-
-// checkRow returns the reason why a device is rejected, or "".
-func checkRow(row *v1.ClaimResource) driver.Reason {
-	if reason := cmp.Or(
-		checkName(row.GetDriverName(), maxDriverName, driver.ReasonMissingDriver),
-		checkName(row.GetPoolName(), maxName, driver.ReasonMissingPool),
-		checkName(row.GetDeviceName(), maxName, driver.ReasonMissingDevice),
-	); reason != "" {
-		return reason
-	}
-	if row.GetShareId() == "" {
-		return ""
-	}
-	return checkName(row.GetShareId(), maxName, "")
 }
 
 // checkName returns the reason why a name is rejected, or "".

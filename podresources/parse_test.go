@@ -26,13 +26,11 @@ var update = flag.Bool("update", false, "write the golden files")
 
 // recorded returns a file of testdata/recorded.
 func recorded(t testing.TB, name string) []byte {
-	t.Helper()
 	content := must.Get(os.ReadFile(filepath.Join("testdata", "recorded", name)))(t)
 	return content
 }
 
 func recordedList(t testing.TB) *v1.ListPodResourcesResponse {
-	t.Helper()
 	answer := must.Get(test.ParseList(recorded(t, "list.json")))(t)
 	return answer
 }
@@ -266,7 +264,6 @@ func nodeOf(devices, pods int) *v1.ListPodResourcesResponse {
 
 // recordings returns the folders of recorded nodes, as saved by make cluster-record.
 func recordings(t *testing.T) []string {
-	t.Helper()
 	folders, err := filepath.Glob("testdata/recordings/*")
 	must.That(t, err == nil && len(folders) != 0, "no recordings: %v", err)
 	return folders
@@ -307,7 +304,6 @@ func hold(device, share string, claim Claim, pod string) string {
 // holdsOfClaims returns the holders of devices by the allocations of claims and by the running pods
 // that they are reserved for, with or without the shares of devices.
 func holdsOfClaims(t *testing.T, folder string, shares bool) []string {
-	t.Helper()
 	pending := map[Pod]bool{}
 	for _, pod := range recordedObjects(t, folder) {
 		pending[Pod{Namespace: pod.Namespace, Name: pod.Name}] = pod.Status.Phase == corev1.PodPending
@@ -340,14 +336,12 @@ func holdsOfClaims(t *testing.T, folder string, shares bool) []string {
 
 // recordedObjects returns the pods of the API server.
 func recordedObjects(t *testing.T, folder string) []corev1.Pod {
-	t.Helper()
 	var pods corev1.PodList
 	must.Do(t, yaml.Unmarshal(recordingFile(t, folder, "pods.yaml"), &pods))
 	return pods.Items
 }
 
 func recordingFile(t *testing.T, folder, name string) []byte {
-	t.Helper()
 	content := must.Get(os.ReadFile(filepath.Join(folder, name)))(t)
 	return content
 }

@@ -18,7 +18,6 @@ import (
 
 // recordedPods returns the pods of the recorded cluster.
 func recordedPods(t *testing.T) map[string]PodFacts {
-	t.Helper()
 	var list corev1.PodList
 	must.Do(t, yaml.Unmarshal(recorded(t, "pods.yaml"), &list))
 	out := map[string]PodFacts{}

@@ -28,9 +28,8 @@ const (
 	minProcessSearch = 500 * time.Millisecond
 	maxProcessSearch = 15 * time.Second
 	maxMemberSearch  = 10 * time.Second
-	// maxMembers is the highest number of processes of all pods together; others are omitted. Each pod
-	// may always have its equal part, so that there are at most twice as many.
-	maxMembers = 1 << 14
+	// maxMembers is the highest number of processes of a pod; others are omitted.
+	maxMembers = 1 << 12
 )
 
 // podSearch finds something about the processes of pods, except the monitors of CRI-O, which may be
@@ -120,7 +119,7 @@ func (s *podSearch[T]) step(add func(found map[string]T, uid string, pid int)) {
 	names, err := s.walk.Readdirnames(s.atOnce)
 	for _, name := range names {
 		if pid, err := strconv.Atoi(name); err == nil && pid > 0 {
-			if uid := s.processes.podOfContained(pid); s.asked[uid] {
+			if uid := s.processes.PodUID(pid); s.asked[uid] {
 				add(s.found, uid, pid)
 			}
 		}
@@ -191,35 +190,26 @@ func (p *PodProcesses) look(found map[string]process, uid string, pid int) {
 // alive reports whether the process runs and is the pod's.
 func (p Processes) alive(uid string, known process) bool {
 	started, ok := p.started(known.pid)
-	return ok && started == known.started && p.podOfContained(known.pid) == uid
+	return ok && started == known.started && p.PodUID(known.pid) == uid
 }
 
 // PodMembers finds all processes of pods. A process that a pod starts is found within 10 s, plus a
 // second for each 512 processes of the machine.
-type PodMembers struct {
-	podSearch[[]int]
-	most  int // highest number of processes of all pods
-	count int // of the search in progress
-}
+type PodMembers struct{ podSearch[[]int] }
 
 // NewPodMembers returns the finder for the procfs mounted at that path. It reads nothing yet.
 func NewPodMembers(procfs string, now func() time.Time) *PodMembers {
-	return &PodMembers{podSearch: podSearch[[]int]{
+	return &PodMembers{podSearch[[]int]{
 		processes: NewProcesses(procfs), now: now, atOnce: maxMemberStep, longest: maxMemberSearch,
-	}, most: maxMembers}
+	}}
 }
 
 // Of returns the processes of each of the pods, by their UIDs, ascending, as far as they were found
 // by the last search. Pods without any are omitted. The slices must not be changed.
 func (m *PodMembers) Of(uids []string) map[string][]int {
 	return m.of(uids, true, func(string, []int) bool { return true }, func(found map[string][]int, uid string, pid int) {
-		if len(found) == 0 {
-			m.count = 0
-		}
-		if m.count < m.most || len(found[uid]) < m.most/len(m.asked) {
-			at, _ := slices.BinarySearch(found[uid], pid)
+		if at, _ := slices.BinarySearch(found[uid], pid); len(found[uid]) < maxMembers {
 			found[uid] = slices.Insert(found[uid], at, pid)
-			m.count++
 		}
 	})
 }
@@ -231,44 +221,27 @@ type Processes struct{ procfs string }
 // PID namespace.
 func NewProcesses(procfs string) Processes { return Processes{procfs} }
 
-// PodUID returns the UID of the pod that a process belongs to, by its cgroup (proc(5),
-// /proc/<pid>/cgroup); "" if the process belongs to no pod, is gone, or can't be read.
-func (p Processes) PodUID(pid int) string {
-	uid, _ := parseProcessCgroup(p.cgroup(pid))
-	return uid
-}
-
 // crioMonitor is the prefix of the name of the folder of a container's monitor, which CRI-O puts
 // into the pod's cgroup with conmon_cgroup = "pod" (OpenShift's default). Monitors are in the
 // host's network namespace.
 const crioMonitor = "crio-conmon-"
 
-// podOfContained is PodUID for processes in containers and sandboxes; it returns "" for their
-// monitors.
-func (p Processes) podOfContained(pid int) string {
-	uid, container := parseProcessCgroup(p.cgroup(pid))
+// PodUID returns the UID of the pod that a process in a container or sandbox belongs to, by its
+// cgroup (proc(5), /proc/<pid>/cgroup); "" if the process belongs to no pod, is the monitor of a
+// container, is gone, or can't be read.
+func (p Processes) PodUID(pid int) string {
+	text, _ := readHead(filepath.Join(p.procfs, strconv.Itoa(pid), "cgroup"), maxCgroupFile)
+	uid, container := parseProcessCgroup(text)
 	if strings.HasPrefix(container, crioMonitor) {
 		return ""
 	}
 	return uid
 }
 
-// cgroup returns the cgroups of a process, nil if they can't be read.
-func (p Processes) cgroup(pid int) []byte {
-	text, err := readHead(filepath.Join(p.procfs, strconv.Itoa(pid), "cgroup"), maxCgroupFile)
-	if err != nil {
-		return nil
-	}
-	return text
-}
-
 // started returns the time at which a process started, in clock ticks after the start of the
 // machine; false if it is gone, or has ended and waits for its parent.
 func (p Processes) started(pid int) (uint64, bool) {
-	text, err := readHead(filepath.Join(p.procfs, strconv.Itoa(pid), "stat"), maxCgroupFile)
-	if err != nil {
-		return 0, false
-	}
+	text, _ := readHead(filepath.Join(p.procfs, strconv.Itoa(pid), "stat"), maxCgroupFile)
 	return parseStarted(text)
 }
 
@@ -353,18 +326,18 @@ func (w *PodWorks) Of(uids []string) (map[string]PodWork, error) {
 			continue
 		}
 		work, err := readPodWork(dir, w.cgroups.path)
-		if err == nil {
-			out[uid] = work
-		} else if exists(dir) { // else the pod has just ended
-			errs = fmt.Errorf("read the work of pod %s: %w", uid, err)
+		if err != nil {
+			if exists(dir) { // else the pod has just ended
+				errs = fmt.Errorf("read the work of pod %s: %w", uid, err)
+			}
+			continue
 		}
-		if pid, ok := first[uid]; ok && err == nil {
-			work.Network, err = podTraffic(w.procfs, pid)
-			out[uid] = work
-			if err != nil && !gone(err) {
+		if pid, ok := first[uid]; ok {
+			if work.Network, err = podTraffic(w.procfs, pid); err != nil && !gone(err) {
 				errs = fmt.Errorf("read the work of pod %s: %w", uid, err)
 			}
 		}
+		out[uid] = work
 	}
 	return out, errs
 }

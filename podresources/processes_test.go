@@ -1,6 +1,7 @@
 package podresources
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"math"
@@ -176,19 +177,6 @@ func TestPodProcessesWithoutProcfs(t *testing.T) {
 	expect.That(t, len(got) == 0 && p.walk == nil, "found %v", got)
 }
 
-func FuzzStarted(f *testing.F) {
-	f.Add([]byte("1 (a b) S 0 1 1 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 33 1 1"))
-	f.Add([]byte("1 (x) Z 0 1 1 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 33 1 1"))
-	f.Add([]byte(") S"))
-	f.Add([]byte("1 (x) S 0 1 1 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 99999999999999999999 1"))
-	f.Fuzz(func(t *testing.T, stat []byte) {
-		if started, running := parseStarted(stat); !running && started != 0 ||
-			running && !strings.Contains(string(stat), strconv.FormatUint(started, 10)) {
-			t.Errorf("parseStarted(%q) = %d, %v", stat, started, running)
-		}
-	})
-}
-
 func newMembers(t *testing.T) (*procfsTree, *PodMembers) {
 	t.Helper()
 	procfs, _ := newProcfsTree(t)
@@ -234,27 +222,6 @@ func TestPodMembers(t *testing.T) {
 		expect.Equal(t, step.name, step.want, m.Of(step.of))
 	}
 	expect.That(t, m.known == nil && m.walk == nil, "what nobody asks for is remembered")
-}
-
-// A pod with too many processes does not displace processes of other pods, in whatever order the
-// kernel lists them.
-func TestPodMembersAreShared(t *testing.T) {
-	procfs, m := newMembers(t)
-	const podC = "cccccccc-0000-4000-8000-000000000000"
-	m.most = 30
-	for pid := 1; pid <= 60; pid++ {
-		uid := podA
-		if pid <= 8 {
-			uid = podB
-		} else if pid > 52 {
-			uid = podC
-		}
-		procfs.process(pid, uid, pid)
-	}
-	got := m.Of([]string{podA, podB, podC})
-	if n := len(got[podA]); n < m.most/3 || n > m.most || len(got[podB]) != 8 || len(got[podC]) != 8 {
-		t.Errorf("%d processes are named of a pod with 44, %d and %d of pods with 8", n, len(got[podB]), len(got[podC]))
-	}
 }
 
 // The time between two searches for the same pods grows to 10 s.
@@ -307,17 +274,6 @@ func TestPodOfProcess(t *testing.T) {
 		expect.Is(t, p.PodUID(42), want, "%q", text)
 		expect.Is(t, p.PodUID(43), "", "a process that is not there is of the pod")
 	}
-}
-
-func FuzzProcessCgroup(f *testing.F) {
-	for text := range cgroupTexts() {
-		f.Add([]byte(text))
-	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		if uid, _ := parseProcessCgroup(text); uid != "" && !validUID(uid) {
-			t.Errorf("%q is no UID", uid)
-		}
-	})
 }
 
 const (
@@ -417,16 +373,25 @@ func TestPodWorks(t *testing.T) {
 	}
 }
 
-// Whatever the files have, no sum is negative, and a value that is not a number is an error.
-func FuzzPodWork(f *testing.F) {
-	for _, text := range []string{cpuStat, memoryStat, ioStat, memoryV1, blkio, netDev, "1\n", "", "259:0 rbytes=-1"} {
+// Whatever the files of the kernel have, no UID is unusable, no sum is negative, and no start time
+// is made up.
+func FuzzKernelFiles(f *testing.F) {
+	seeds := []string{
+		cpuStat, memoryStat, ioStat, memoryV1, blkio, netDev, "1\n", "259:0 rbytes=-1",
+		"1 (a b) S 0 1 1 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 33 1 1", ") S",
+		"1 (x) S 0 1 1 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 99999999999999999999 1",
+	}
+	for _, text := range slices.AppendSeq(seeds, maps.Keys(cgroupTexts())) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		sums, err := parseStat(text, false, "", "rbytes", "Write")
 		traffic, failed := parseTraffic(text)
-		if err == nil && !(slices.Min(sums) >= 0) || failed == nil && !(traffic >= 0) {
-			t.Errorf("%v, %v", sums, traffic)
-		}
+		expect.That(t, (err != nil || slices.Min(sums) >= 0) && (failed != nil || traffic >= 0), "%v, %v", sums, traffic)
+		uid, _ := parseProcessCgroup(text)
+		expect.That(t, uid == "" || validUID(uid), "%q is no UID", uid)
+		started, running := parseStarted(text)
+		expect.That(t, !running && started == 0 || running && bytes.Contains(text, []byte(strconv.FormatUint(started, 10))),
+			"started %d, %v", started, running)
 	})
 }

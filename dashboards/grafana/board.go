@@ -3,6 +3,12 @@
 package grafana
 
 import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
@@ -68,8 +74,8 @@ type Panel struct {
 	points   *points  // of a chart of points: which fields it shows
 	reshape  []dashboard.DataTransformerConfig
 	fields   []dashboard.DashboardFieldConfigSourceOverrides
-	// MayBeEmpty is the reason why the panel may have no data although nothing is wrong.
-	MayBeEmpty string
+	// MayBeEmpty is whether the panel may have no data although nothing is wrong.
+	MayBeEmpty bool
 }
 
 // Target is one query of a panel.
@@ -166,4 +172,226 @@ func Catalog(catalog query.Catalog) query.Catalog {
 	catalog.Add(query.Family{Name: "ALERTS", Labels: labels})
 	catalog.Add(query.Family{Name: "ALERTS_FOR_STATE", Labels: labels})
 	return catalog
+}
+
+// fact is a number.
+func fact(width, height uint32, title, description, unit, noData, expr string, steps ...step) Panel {
+	return Panel{
+		Title: title, Description: description, Kind: Stat, Unit: unit, NoData: noData, Targets: []Target{{Expr: expr}},
+		Width: width, Height: height, steps: steps,
+	}
+}
+
+// line is a graph of half the width.
+func line(title, description, unit, noData, legend, expr string) Panel {
+	return Panel{
+		Title: title, Description: description, Kind: Graph, Unit: unit, NoData: noData, Width: 12, Height: 8,
+		Targets: []Target{{Expr: expr, Legend: legend}},
+	}
+}
+
+func tableOf(title, description, noData string, width, height uint32, targets ...Target) Panel {
+	return Panel{
+		Title: title, Description: description, Kind: Table, NoData: noData, Width: width, Height: height, Targets: targets,
+	}
+}
+
+// ranked is a table that is sorted by a column, the highest first, of some of its rows; 0: all.
+func ranked(
+	column string, limit int, title, description, noData string, width, height uint32, targets ...Target,
+) Panel {
+	p := tableOf(title, description, noData, width, height, targets...)
+	p.sort, p.limit = column, limit
+	return p
+}
+
+// columnOf is the query of a column of a table.
+func columnOf(title, unit, expr string) Target { return Target{Expr: expr, Column: title, Unit: unit} }
+
+// labelsOf is a query of which a table shows the labels.
+func labelsOf(expr string) Target { return Target{Expr: expr} }
+
+// total marks a panel whose values are of several devices.
+func (p Panel) total() Panel {
+	p.Total = true
+	return p
+}
+
+// optional marks a panel that may be empty although nothing is wrong: NoData says what is right
+// then.
+func (p Panel) optional() Panel {
+	p.MayBeEmpty = true
+	return p
+}
+
+// linked returns the panel with the dashboard that a click opens.
+func (p Panel) linked(uid string) Panel {
+	p.link = uid
+	return p
+}
+
+// precise returns the panel with a number of decimals.
+func (p Panel) precise(decimals int) Panel {
+	p.decimals = decimals
+	return p
+}
+
+// upTo returns the panel with an axis from 0 to a value.
+func (p Panel) upTo(most float64) Panel {
+	p.max = most
+	return p
+}
+
+// from returns the panel with thresholds.
+func (p Panel) from(steps ...step) Panel {
+	p.steps = steps
+	return p
+}
+
+// Check returns an error unless every panel has a title and a description, and every query uses
+// existing metrics and labels.
+func (b *Board) Check(catalog query.Catalog) error {
+	var errs []error
+	titles := map[string]bool{}
+	for _, row := range b.Rows {
+		if row.Title == "" {
+			errs = append(errs, errors.New("a row has no title"))
+		}
+		for i := range row.Panels {
+			p := &row.Panels[i]
+			if titles[p.Title] {
+				errs = append(errs, fmt.Errorf("two panels %q", p.Title))
+			}
+			titles[p.Title] = true
+			if err := p.check(catalog); err != nil {
+				errs = append(errs, fmt.Errorf("panel %q: %w", p.Title, err))
+			}
+		}
+	}
+	for _, v := range b.choices() {
+		if err := v.check(catalog); err != nil {
+			errs = append(errs, fmt.Errorf("variable %s: %w", v.name, err))
+		}
+	}
+	for _, a := range Annotations() {
+		errs = append(errs, a.check(catalog))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("dashboard %s: %w", b.UID, err)
+	}
+	return nil
+}
+
+func (v *variable) check(catalog query.Catalog) error {
+	expr := v.selector
+	if v.rank != "" {
+		expr = Expand(v.ranked())
+	}
+	answer, err := catalog.Check(checkable(expr))
+	switch {
+	case err != nil:
+		return err
+	case !answer.Has(v.of):
+		return fmt.Errorf("%s has no label %q", expr, v.of)
+	default:
+		return nil
+	}
+}
+
+func (p *Panel) check(catalog query.Catalog) error {
+	var errs []error
+	require := func(is bool, what string) {
+		if !is {
+			errs = append(errs, errors.New(what))
+		}
+	}
+	require(p.Title != "" && p.Description != "", "title or description is missing")
+	require(strings.HasSuffix(p.Description, "."), "the description is not a sentence")
+	require(p.NoData != "", "the text without data is missing")
+	require(len(p.Targets) > 0, "no query")
+	require(p.Width > 0 && p.Width <= columns && p.Height > 0, "no size")
+	require(p.Unit != "" || p.Kind == Table || p.Kind == Timeline, "no unit")
+	require((p.Kind == Heatmap) == (p.axis != ""), "the unit of the axis is required for heat maps and only there")
+	require((p.Kind == Timeline && !p.aligned) == (len(p.states) > 0), "states are required for timelines and not "+
+		"allowed for other kinds")
+	total := false
+	for _, t := range p.Targets {
+		merged, err := p.checkTarget(t, catalog)
+		errs, total = append(errs, err), total || merged
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	require(total == p.Total, "it is marked as a total, and no query is one")
+	return errors.Join(errs...)
+}
+
+// checkTarget reports whether the query gives one value for several devices, which only panels that
+// are marked as totals may have.
+func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err error) {
+	t.Expr = Expand(t.Expr)
+	if strings.Contains(t.Expr, "rate(") && !strings.Contains(t.Expr, "[$__rate_interval]") {
+		return false, fmt.Errorf("%s: rates must use $__rate_interval", t.Expr)
+	}
+	answer, err := catalog.Check(checkable(t.Expr))
+	if err != nil {
+		return false, err
+	}
+	if _, err := catalog.Check(checkable(strings.ReplaceAll(t.Expr, "$"+hoursName, rules.Hourly))); err != nil {
+		return false, fmt.Errorf("over a long time: %w", err)
+	}
+	if err := p.checkTitles(answer.Labels); err != nil {
+		return false, fmt.Errorf("%s: %w", t.Expr, err)
+	}
+	if slices.Contains([]Kind{Graph, Timeline}, p.Kind) && t.Legend == "" {
+		return false, fmt.Errorf("%s has no legend", t.Expr)
+	}
+	for _, label := range legendLabels(t.Legend) {
+		if !answer.Has(label) {
+			return false, fmt.Errorf("the legend names the label %q, which %s does not have", label, t.Expr)
+		}
+	}
+	if t.Legend != "" && answer.Has("device") && answer.Has("node") && !strings.Contains(t.Legend, "{{node}}") {
+		return false, fmt.Errorf("the legend %q does not name the node: devices of two nodes may have the same name",
+			t.Legend)
+	}
+	if answer.Merged && !p.Total {
+		return false, fmt.Errorf("%s gives one value for several devices, and the panel is not marked as a total", t.Expr)
+	}
+	return answer.Merged, nil
+}
+
+// checkTitles returns an error unless each label has the title of a column, or is none.
+func (p *Panel) checkTitles(labels []string) error {
+	titles := columnTitles()
+	for _, label := range labels {
+		if p.Kind == Table && titles[label] == "" && !slices.Contains(p.hide, label) {
+			return fmt.Errorf("the column %q has no title", label)
+		}
+	}
+	return nil
+}
+
+func (a *Annotation) check(catalog query.Catalog) error {
+	answer, err := catalog.Check(checkable(a.Expr))
+	if err != nil {
+		return fmt.Errorf("annotation %s: %w", a.Name, err)
+	}
+	for _, label := range legendLabels(a.title + a.text) {
+		if !answer.Has(label) {
+			return fmt.Errorf("annotation %s: there is no label %q", a.Name, label)
+		}
+	}
+	return nil
+}
+
+// checkable replaces the variables of an expression by values.
+func checkable(expr string) string { return Fill(expr, nil, "1h", "5m", "1m") }
+
+func legendLabels(legend string) []string {
+	var out []string
+	for _, m := range regexp.MustCompile(`\{\{\s*(\w+)\s*\}\}`).FindAllStringSubmatch(legend, -1) {
+		out = append(out, m[1])
+	}
+	return out
 }

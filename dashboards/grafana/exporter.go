@@ -33,16 +33,14 @@ func exporterState() []Panel {
 			`count(group by (<node>) (dra_exporter_node_info{<of nodes>}))`, step{0, blue}),
 		fact(6, 4, "Oldest snapshot", "Age of the oldest snapshot of any exporter. A few seconds plus the time since "+
 			"the scrape are normal.", "s", "none is scraped",
-			`time() - min(dra_exporter_snapshot_timestamp_seconds{<of nodes>})`, step{0, green}, step{60, orange}, step{
-				300, red,
-			}),
+			`time() - min(dra_exporter_snapshot_timestamp_seconds{<of nodes>})`, step{0, green}, step{60, orange},
+			step{300, red}),
 		fact(6, 4, "Failing sources", "Sources that fail now, of all exporters.", "none", "none is scraped",
 			`count(group by (<node>, source) (node:dra_failing_source:info{<of nodes>})) or 0 * count(group by (<node>) `+
 				`(node:dra_exporter_up:max{<of nodes>} == 1))`, step{0, green}, step{1, red}),
-		orEmpty("where every device is measured",
-			fact(6, 4, "Devices without telemetry", "Devices that are known but cannot be measured, for any reason.", "none",
-				"none known", `sum(max by (<node>, driver, reason) (dra_exporter_unresolved_devices{<of nodes>}))`,
-				step{0, green}, step{1, yellow})),
+		fact(6, 4, "Devices without telemetry", "Devices that are known but cannot be measured, for any reason.", "none",
+			"none known", `sum(max by (<node>, driver, reason) (dra_exporter_unresolved_devices{<of nodes>}))`,
+			step{0, green}, step{1, yellow}).optional(),
 		tableOf("Versions", "Number of exporters by version.", "none is scraped", 12, 7,
 			columnOf("Exporters", "none", `count by (version, revision, goversion) (group by (<node>, version, revision, `+
 				`goversion) (dra_exporter_build_info{<of nodes>}))`)),
@@ -50,7 +48,7 @@ func exporterState() []Panel {
 			Title: "Failing sources over time", Description: "When readings failed, of the 20 sources that failed for the " +
 				"longest in the selected time range.", Kind: Timeline, NoData: "no source is known to have failed",
 			Width: 12, Height: 7,
-			MayBeEmpty: "where no source failed", states: []state{{"1", "fails", red}},
+			MayBeEmpty: true, states: []state{{"1", "fails", red}},
 			Targets: []Target{{
 				Expr: `max by (<node>, source) (node:dra_failing_source:info{<of nodes>}) and on (<node>, source) topk(20, ` +
 					`max by (<node>, source) (count_over_time(node:dra_failing_source:info{<of nodes>}[$__range] @ end())))`,
@@ -69,16 +67,14 @@ func exporterSources() []Panel {
 			"at the end.", "s", "none is scraped", "{{source}} {{node}}",
 			top("<node>, source", `max by (<node>, source) (node:dra_source_duration_seconds:mean{<of nodes>})`,
 				`node:dra_source_duration_seconds:mean{<of nodes>} <end>`)),
-		orEmpty("where no reading ever failed",
-			line("Failed readings", "Failed readings per second, by reason.", "cps",
-				"none is known to have failed", "{{source}} {{reason}}",
-				`sum by (source, reason) (max by (<node>, source, reason) (
-					rate(dra_exporter_source_errors_total{<of nodes>}[$__rate_interval])))`)),
-		orEmpty("where no input was ever rejected",
-			line("Rejected input", "Rows and readings per second that were rejected, by input and reason.", "cps",
-				"nothing is known to be rejected", "{{input}} {{reason}}",
-				`sum by (input, reason) (max by (<node>, input, reason) (
-					rate(dra_exporter_input_rejected_total{<of nodes>}[$__rate_interval])))`)),
+		line("Failed readings", "Failed readings per second, by reason.", "cps",
+			"none is known to have failed", "{{source}} {{reason}}",
+			`sum by (source, reason) (max by (<node>, source, reason) (
+					rate(dra_exporter_source_errors_total{<of nodes>}[$__rate_interval])))`).optional(),
+		line("Rejected input", "Rows and readings per second that were rejected, by input and reason.", "cps",
+			"nothing is known to be rejected", "{{input}} {{reason}}",
+			`sum by (input, reason) (max by (<node>, input, reason) (
+					rate(dra_exporter_input_rejected_total{<of nodes>}[$__rate_interval])))`).optional(),
 	}
 }
 
@@ -101,40 +97,36 @@ func exporterLives() []Panel {
 		firstActivity = "dra_claim_first_activity_seconds"
 	)
 	return []Panel{
-		orEmpty("where no claim was created in the time shown",
-			ranked("Wait, mean", 0, "Claims until they are prepared, and until they are active", "How long the claims of a "+
-				"driver waited until they were prepared, and from then until their use was first above the idle thresholds: "+
-				"how long pods wait for drivers, and how long jobs take until they compute. Of all claims since each "+
-				"exporter, or its state folder, was new.", "no claim was prepared", 24, 7,
-				columnOf("Wait, mean", "s", mean(preparation)), columnOf("Wait, median", "s", quantile("0.5", preparation)),
-				columnOf("Wait, p95", "s", quantile("0.95", preparation)),
-				columnOf("Until active, mean", "s", mean(firstActivity)),
-				columnOf("Until active, median", "s", quantile("0.5", firstActivity)),
-				columnOf("Until active, p95", "s", quantile("0.95", firstActivity)))),
+		ranked("Wait, mean", 0, "Claims until they are prepared, and until they are active", "How long the claims of a "+
+			"driver waited until they were prepared, and from then until their use was first above the idle thresholds: "+
+			"how long pods wait for drivers, and how long jobs take until they compute. Of all claims since each "+
+			"exporter, or its state folder, was new.", "no claim was prepared", 24, 7,
+			columnOf("Wait, mean", "s", mean(preparation)), columnOf("Wait, median", "s", quantile("0.5", preparation)),
+			columnOf("Wait, p95", "s", quantile("0.95", preparation)),
+			columnOf("Until active, mean", "s", mean(firstActivity)),
+			columnOf("Until active, median", "s", quantile("0.5", firstActivity)),
+			columnOf("Until active, p95", "s", quantile("0.95", firstActivity))).optional(),
 	}
 }
 
 func exporterJoins() []Panel {
 	return []Panel{
-		orEmpty("where every device is measured",
-			line("Devices without telemetry by reason", "Devices that are not measured, by reason. The reasons no_source "+
-				"and not_instantiated are not failures.", "none", "none", "{{driver}} {{reason}}",
-				`sum by (driver, reason) (max by (<node>, driver, reason) (dra_exporter_unresolved_devices{<of nodes>}))`)),
-		orEmpty("where the devices of all pods are known",
-			line("Pods whose devices are unknown", "Pods with claims for which it is unknown what they hold, by reason. "+
-				"Their devices count as free, and nothing is charged to them. See DRAExporterUnresolvedPods in the runbook.",
-				"none", "none", "{{reason}} {{node}}",
-				`topk(20, max by (<node>, reason) (dra_exporter_unresolved_pods{<of nodes>}) > 0)`)),
-		orEmpty("without a conflict",
-			line("Conflicts of kubelet and API server", "Rows of the kubelet that the API server's claims contradict, by "+
-				"kind. They last for seconds after a force delete. See DRAExporterConflicts in the runbook.", "none", "none",
-				"{{kind}} {{node}}", `topk(20, max by (<node>, kind) (dra_exporter_conflicts{<of nodes>}) > 0)`)),
+		line("Devices without telemetry by reason", "Devices that are not measured, by reason. The reasons no_source "+
+			"and not_instantiated are not failures.", "none", "none", "{{driver}} {{reason}}",
+			`sum by (driver, reason) (max by (<node>, driver, reason) (dra_exporter_unresolved_devices{<of nodes>}))`).
+			optional(),
+		line("Pods whose devices are unknown", "Pods with claims for which it is unknown what they hold, by reason. "+
+			"Their devices count as free, and nothing is charged to them. See DRAExporterUnresolvedPods in the runbook.",
+			"none", "none", "{{reason}} {{node}}",
+			`topk(20, max by (<node>, reason) (dra_exporter_unresolved_pods{<of nodes>}) > 0)`).optional(),
+		line("Conflicts of kubelet and API server", "Rows of the kubelet that the API server's claims contradict, by "+
+			"kind. They last for seconds after a force delete. See DRAExporterConflicts in the runbook.", "none", "none",
+			"{{kind}} {{node}}", `topk(20, max by (<node>, kind) (dra_exporter_conflicts{<of nodes>}) > 0)`).optional(),
 		line("Series", "Series of devices, claims and pods, of the 20 exporters with the most at the end.", "none",
 			"none is scraped", "{{node}}",
 			top("<node>", `max by (<node>) (dra_exporter_series{<of nodes>})`, `dra_exporter_series{<of nodes>} <end>`)),
-		orEmpty("where none are dropped",
-			line("Series dropped", "Series that are dropped because of --max-series.", "none", "none", "{{node}}",
-				`topk(20, max by (<node>) (dra_exporter_series_dropped{<of nodes>}) > 0)`)),
+		line("Series dropped", "Series that are dropped because of --max-series.", "none", "none", "{{node}}",
+			`topk(20, max by (<node>) (dra_exporter_series_dropped{<of nodes>}) > 0)`).optional(),
 	}
 }
 

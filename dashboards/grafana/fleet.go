@@ -2,6 +2,13 @@ package grafana
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/grafana/grafana-foundation-sdk/go/cog"
+	"github.com/grafana/grafana-foundation-sdk/go/common"
+	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"github.com/grafana/grafana-foundation-sdk/go/xychart"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
@@ -35,13 +42,12 @@ func failing() []Panel {
 	failures := func(title, of, record, failed, by string) Panel {
 		last := `max by (` + by + `) (last_over_time(` + record + `{` + of + `}[2h]))`
 		shown := fmt.Sprintf(` and on (`+by+`) topk(%d, %s)`, shownAlerts, last)
-		return orEmpty("where no node or device stands out",
-			ranked("At least × the cluster", shownAlerts, title, "At least how many times as often it failed as its "+
-				"cluster within a week (at three standard deviations). A failure is an hour in which a device was lost or "+
-				"unhealthy, or had a hardware error; one or two such hours are too few to be listed.",
-				"no node or device stands out", 12, 7,
-				columnOf("At least × the cluster", "none", fmt.Sprintf(`topk(%d, %s)`, shownAlerts, last)),
-				columnOf("Hours with a failure", "none", `max by (`+by+`) (sum_over_time(`+failed+`{`+of+`}[7d]))`+shown)))
+		return ranked("At least × the cluster", shownAlerts, title, "At least how many times as often it failed as its "+
+			"cluster within a week (at three standard deviations). A failure is an hour in which a device was lost or "+
+			"unhealthy, or had a hardware error; one or two such hours are too few to be listed.",
+			"no node or device stands out", 12, 7,
+			columnOf("At least × the cluster", "none", fmt.Sprintf(`topk(%d, %s)`, shownAlerts, last)),
+			columnOf("Hours with a failure", "none", `max by (`+by+`) (sum_over_time(`+failed+`{`+of+`}[7d]))`+shown)).optional()
 	}
 	return []Panel{
 		failures("Nodes that fail more often", `cluster=~"$cluster", node=~"$node"`, rules.FailingNodes,
@@ -70,31 +76,26 @@ const utilization = `sum(max by (cluster, driver) (cluster:dra_utilization:sum{c
 	`(cluster:dra_utilization:count{cluster=~"$cluster", driver=~"$driver"}))`
 
 func number(title, description, expr string, steps ...step) Panel {
-	return linked("dra-nodes", fact(3, 4, title, description, "none", "no exporter", expr, steps...))
+	return fact(3, 4, title, description, "none", "no exporter", expr, steps...).linked("dra-nodes")
 }
 
 func fleetNow() []Panel {
 	return []Panel{
 		number("Claimed", "Devices that are held by a claim, or by a pod of a device plugin. Admin access does not count.",
 			`sum(`+claimedDevices+`) or 0 * sum(`+devicesOf("")+`)`, step{0, blue}),
-		linked("dra-namespaces",
-			number("Idle", "Claimed devices that were idle during the idle window. Devices without telemetry are not "+
-				"included.", counted("idle"), step{0, green}, step{1, orange})),
+		number("Idle", "Claimed devices that were idle during the idle window. Devices without telemetry are not "+
+			"included.", counted("idle"), step{0, green}, step{1, orange}).linked("dra-namespaces"),
 		number("Free", "Healthy devices with telemetry that no claim holds and no taint keeps claims away from. Of a "+
 			"partitioned device, the partitions count, not the device.", counted("free"), step{0, blue}),
 		number("Unhealthy", "Devices that their driver reports as unhealthy, or whose telemetry can no longer be read.",
 			counted("unhealthy"), step{0, green}, step{1, red}),
-		linked("dra-exporter",
-			number("Unmeasured", "Claimed devices without telemetry: whether they are idle is unknown.",
-				counted("unmeasured"), step{0, green}, step{1, yellow})),
-		linked("dra-nodes",
-			fact(3, 4, "Utilization", "Mean utilization of the claimed devices that report it.", "percentunit", "not measured",
-				utilization, step{0, red}, step{0.2, orange}, step{0.5, green})),
-		linked("dra-nodes",
-			fact(3, 4, "Power", "Total power of all devices that report it.", "watt", "not measured",
-				`sum(max by (cluster, driver) (cluster:dra_power_watts:sum{cluster=~"$cluster", driver=~"$driver"}))`, step{
-					0, blue,
-				})),
+		number("Unmeasured", "Claimed devices without telemetry: whether they are idle is unknown.",
+			counted("unmeasured"), step{0, green}, step{1, yellow}).linked("dra-exporter"),
+		fact(3, 4, "Utilization", "Mean utilization of the claimed devices that report it.", "percentunit", "not measured",
+			utilization, step{0, red}, step{0.2, orange}, step{0.5, green}).linked("dra-nodes"),
+		fact(3, 4, "Power", "Total power of all devices that report it.", "watt", "not measured",
+			`sum(max by (cluster, driver) (cluster:dra_power_watts:sum{cluster=~"$cluster", driver=~"$driver"}))`,
+			step{0, blue}).linked("dra-nodes"),
 		{
 			Title: "Alerts", Description: "Firing alerts of dra-exporter's rules.", Kind: Stat, Unit: "none", NoData: "none",
 			Width: 3, Height: 4,
@@ -102,7 +103,7 @@ func fleetNow() []Panel {
 				Expr: `count(group by (` + alertLabels +
 					`) (ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster"}))`,
 			}},
-			steps: []step{{0, green}, {1, orange}}, MayBeEmpty: "without a firing alert", Total: true, link: "dra-fleet",
+			steps: []step{{0, green}, {1, orange}}, MayBeEmpty: true, Total: true, link: "dra-fleet",
 			view: firingAlertsID,
 		},
 		clusterMap(),
@@ -132,7 +133,7 @@ func wasteOverTime(title, what, record, scaled, unit, noData string) Panel {
 	return Panel{
 		Title: title, Description: what + " while the namespace held them, for the ten namespaces that wasted the most " +
 			"hours in the last day. Shared devices are divided among their holders.", Kind: Graph, Unit: unit,
-		NoData: noData, Width: 8, Height: 8, bars: true, MayBeEmpty: "while nothing is idle",
+		NoData: noData, Width: 8, Height: 8, bars: true, MayBeEmpty: true,
 		Targets: []Target{{
 			Expr: by(record, "$__interval]") + scaled + ` > 0 and on (<namespace>) topk(10, ` +
 				by("idle_share_seconds", "1d] @ end()") + ` > 0)`, Legend: "{{namespace}} {{cluster}}",
@@ -144,7 +145,7 @@ func freeByModel() Panel {
 	return Panel{
 		Title: "Free devices by model", Description: "Devices that nobody holds, that can be read and are healthy and " +
 			"not tainted.", Kind: Graph, Unit: "none", NoData: "no device is known to be free", Width: 8, Height: 8,
-		stacked: true, below: true, MayBeEmpty: "while no device is free",
+		stacked: true, below: true, MayBeEmpty: true,
 		Targets: []Target{{
 			Expr: `sum by (driver, model) (` + devicesOf(`, state="free"`) + `)`, Legend: "{{model}} {{driver}}",
 		}},
@@ -174,13 +175,12 @@ func oversizedClaims() Panel {
 			`(dra_claim_allocated_share_seconds_total and on (<claim device>) dra_claim_fit_unused_ratio) / 3600 * on ` +
 			`(<device>) group_left () max by (<device>) (device:dra_weight:ratio))`
 	)
-	return orEmpty("in the first hour",
-		ranked("Wasted device-hours", 20, "Oversized claims", "The 20 claims with the most device-hours that others "+
-			"could have used, because a smaller device on their node would have been enough for them. Wasted device-hours: "+
-			"since the claim began, or since the exporter started. Click a claim to open its dashboard.",
-			"no claim is oversized", 24, 7,
-			columnOf("Unused", "percentunit", unused+` and on (<claim device>, alternative) topk(20, `+hours+`)`),
-			columnOf("Wasted device-hours", "h", `topk(20, `+hours+`)`)))
+	return ranked("Wasted device-hours", 20, "Oversized claims", "The 20 claims with the most device-hours that others "+
+		"could have used, because a smaller device on their node would have been enough for them. Wasted device-hours: "+
+		"since the claim began, or since the exporter started. Click a claim to open its dashboard.",
+		"no claim is oversized", 24, 7,
+		columnOf("Unused", "percentunit", unused+` and on (<claim device>, alternative) topk(20, `+hours+`)`),
+		columnOf("Wasted device-hours", "h", `topk(20, `+hours+`)`)).optional()
 }
 
 // idleCost is the cost per day of each holder all of whose devices are idle.
@@ -224,7 +224,7 @@ func idleClaims() Panel {
 		parts("allocated_seconds_total") + ` > 0) and on (<holder device>) (claim_device:dra_idle:bool{` + on +
 		`} == 1)) * on (<device>) group_left () max by (<device>) (device:dra_weight:ratio{` + on + `})`
 	active := `max by (<holder driver>) (` + parts("last_active_timestamp_seconds") + `)`
-	return total(ranked("Wasted per day", 10, "Top ten of waste", "The ten claims, and pods with devices of a device "+
+	return ranked("Wasted per day", 10, "Top ten of waste", "The ten claims, and pods with devices of a device "+
 		"plugin, that hold idle devices and cost the most, by driver. Device-hours are those of the idle devices since "+
 		"one of the driver was last active; shared devices and partitions count by their part. The price is that of all "+
 		"of the holder's devices, and there is none while one of them is used. Click a claim to open its dashboard.",
@@ -236,7 +236,7 @@ func idleClaims() Panel {
 		columnOf("Last active", "dateTimeFromNow", active+` * 1000`),
 		columnOf("Memory held", "bytes", `sum by (<claim driver>) (max by (<claim device>) (dra_claim_memory_used_bytes{`+
 			on+`} and on (<claim driver>) `+listed+`))`),
-		columnOf("Power", "watt", `sum by (<holder driver>) (`+parts("power_watts")+`)`)))
+		columnOf("Power", "watt", `sum by (<holder driver>) (`+parts("power_watts")+`)`)).total()
 }
 
 // alertLabels are the labels that distinguish alerts.
@@ -266,7 +266,7 @@ func firingAlerts() Panel {
 		NoData: "none", Width: 24, Height: 6, sort: rank, hide: []string{"pool"}, limit: shownAlerts,
 		Targets: []Target{columnOf(rank, "none", fmt.Sprintf("topk(%d, 2 + ", shownAlerts)+firing(`severity="critical"`)+
 			"\nor 1 + "+firing(`severity="warning"`)+"\nor "+firing(`severity!~"critical|warning"`)+")")},
-		MayBeEmpty: "without a firing alert",
+		MayBeEmpty: true,
 	}
 }
 
@@ -277,7 +277,7 @@ func sickDevices() Panel {
 		Description: "Devices that are unhealthy, need attention, had an error in the last day or are tainted, at most " +
 			"20, in this order: why, what to do, how many hold them, the time and kind of their last error, and since when " +
 			"an alert holds. Click a device for its dashboard.",
-		Kind: Table, NoData: "no device has a problem", Width: 24, Height: 6, MayBeEmpty: "while no device has a problem",
+		Kind: Table, NoData: "no device has a problem", Width: 24, Height: 6, MayBeEmpty: true,
 		sort: rank, hide: []string{"pool"},
 		// What may have several rows for a device comes first: Grafana adds the values of later
 		// queries to all rows of the device.
@@ -318,24 +318,22 @@ func sickDevices() Panel {
 func stuckClaims() []Panel {
 	return []Panel{
 		stalledTable(),
-		orEmpty("while all claims are prepared",
-			total(tableOf("Claims that wait for their driver", "Claims that hold devices which their driver has not "+
-				"prepared, so that no pod can use them. If this lasts longer than some seconds, see DRAClaimNotPrepared in "+
-				"the runbook.", "none", 12, 6,
-				columnOf("Devices", "none", `topk(20, count by (<claim driver>) (group by (<claim device>) `+
-					`(dra_claim_device_info{cluster=~"$cluster", node=~"$node", driver=~"$driver", namespace=~"$namespace", `+
-					`state="allocated", admin_access="false"})))`)))),
+		tableOf("Claims that wait for their driver", "Claims that hold devices which their driver has not "+
+			"prepared, so that no pod can use them. If this lasts longer than some seconds, see DRAClaimNotPrepared in "+
+			"the runbook.", "none", 12, 6,
+			columnOf("Devices", "none", `topk(20, count by (<claim driver>) (group by (<claim device>) `+
+				`(dra_claim_device_info{cluster=~"$cluster", node=~"$node", driver=~"$driver", namespace=~"$namespace", `+
+				`state="allocated", admin_access="false"})))`)).total().optional(),
 	}
 }
 
 func stalledTable() Panel {
 	const of = `{<of devices>, namespace=~"$namespace", reason!=""}`
-	return orEmpty("while no claim is stalled",
-		ranked("Power", 20, "Stalled claims", "Claims that keep a device busy without progress, as when a collective "+
-			"operation hangs: the quantities that are far below their baseline, and the power of the claim. Click a claim "+
-			"to open its dashboard. See DRAClaimStalled in the runbook.", "none", 12, 6,
-			labelsOf(`max by (<claim device>, reason) (dra_claim_stalled`+of+` == 1) and on (<claim device>) topk(20, `+
-				stalledPower+`)`), columnOf("Power", "watt", `topk(20, `+stalledPower+`)`)))
+	return ranked("Power", 20, "Stalled claims", "Claims that keep a device busy without progress, as when a collective "+
+		"operation hangs: the quantities that are far below their baseline, and the power of the claim. Click a claim "+
+		"to open its dashboard. See DRAClaimStalled in the runbook.", "none", 12, 6,
+		labelsOf(`max by (<claim device>, reason) (dra_claim_stalled`+of+` == 1) and on (<claim device>) topk(20, `+
+			stalledPower+`)`), columnOf("Power", "watt", `topk(20, `+stalledPower+`)`)).optional()
 }
 
 // stalledPower is the power of the claims that are stalled.
@@ -343,14 +341,13 @@ const stalledPower = `max by (<claim device>) (dra_claim_power_watts{<of devices
 	`on (<claim device>) (dra_claim_stalled{reason!=""} == 1))`
 
 func incidentsTable() Panel {
-	return orEmpty("without an incident",
-		ranked("Times", 20, "Incidents", "Incidents in the selected time range by node and kind: how often they "+
-			"happened, and how many are open now, for the 20 most frequent. The page of the node's exporter shows the "+
-			"course of each incident, what was recorded, and which claims it hit. Click a node for its devices.", "none", 24,
-			5,
-			columnOf("Times", "none",
-				`topk(20, round(max by (<node>, kind) (sum_over_time(node:dra_incidents:increase{<of nodes>}[$__range]))) > 0)`),
-			columnOf("Open", "none", `topk(20, max by (<node>, kind) (dra_exporter_incidents_open{<of nodes>}) > 0)`)))
+	return ranked("Times", 20, "Incidents", "Incidents in the selected time range by node and kind: how often they "+
+		"happened, and how many are open now, for the 20 most frequent. The page of the node's exporter shows the "+
+		"course of each incident, what was recorded, and which claims it hit. Click a node for its devices.", "none", 24,
+		5,
+		columnOf("Times", "none",
+			`topk(20, round(max by (<node>, kind) (sum_over_time(node:dra_incidents:increase{<of nodes>}[$__range]))) > 0)`),
+		columnOf("Open", "none", `topk(20, max by (<node>, kind) (dra_exporter_incidents_open{<of nodes>}) > 0)`)).optional()
 }
 
 // sick selects the devices that are unhealthy, need attention, had an error in the last day or are
@@ -362,4 +359,210 @@ func sick() string {
 	  or on (<device>) 2 + group by (<device>) (dra_device_needs_attention{<of devices>} == 1)
 	  or on (<device>) 1 + group by (<device>) (dra_device_last_error_timestamp_seconds{<of devices>} > time() - 86400)
 	  or on (<device>) group by (<device>) (dra_device_tainted{<of devices>, effect!="None"}))`, shownSick)
+}
+
+// points names the fields of a chart of points.
+type points struct {
+	title       string // of what hovering over a point shows
+	x, y, color string
+	size        string // empty: all points have the size
+	isMap       bool   // squares without axes
+	least, most int32  // sizes in pixels
+}
+
+// built is a builder of what is there.
+type built[T any] struct{ value T }
+
+func (b built[T]) Build() (T, error) { return b.value, nil }
+
+func byName(field string) xychart.MatcherConfig {
+	return xychart.MatcherConfig{Id: "byName", Options: field}
+}
+
+// panel returns the builder of a chart of points.
+func (p *points) panel() cog.Builder[dashboard.Panel] {
+	series := xychart.XYSeriesConfig{
+		Name:  &xychart.XychartXYSeriesConfigName{Fixed: &p.title},
+		Frame: &xychart.XychartXYSeriesConfigFrame{Matcher: xychart.MatcherConfig{Id: "byIndex", Options: 0}},
+		X:     &xychart.XychartXYSeriesConfigX{Matcher: byName(p.x)},
+		Y:     &xychart.XychartXYSeriesConfigY{Matcher: byName(p.y)},
+		Color: &xychart.XychartXYSeriesConfigColor{Matcher: byName(p.color)},
+	}
+	size := xychart.XychartFieldConfigPointSize{Fixed: &p.most, Min: &p.least, Max: &p.most}
+	if p.size != "" {
+		series.Size = &xychart.XychartXYSeriesConfigSize{Matcher: byName(p.size)}
+	}
+	out := xychart.NewPanelBuilder().Mapping(xychart.SeriesMappingManual).Show(xychart.XYShowModePoints).
+		PointSize(built[xychart.XychartFieldConfigPointSize]{size}).PointStrokeWidth(1).FillOpacity(60).
+		Series([]cog.Builder[xychart.XYSeriesConfig]{built[xychart.XYSeriesConfig]{series}}).
+		Legend(common.NewVizLegendOptionsBuilder().ShowLegend(false).DisplayMode(common.LegendDisplayModeHidden).
+			Placement(common.LegendPlacementBottom).Calcs([]string{})).
+		Tooltip(common.NewVizTooltipOptionsBuilder().Mode(common.TooltipDisplayModeSingle).Sort(common.SortOrderNone))
+	if p.isMap {
+		out.PointShape(xychart.PointShapeSquare).AxisPlacement(common.AxisPlacementHidden).AxisGridShow(false).
+			PointStrokeWidth(0).FillOpacity(100)
+	}
+	return out
+}
+
+// calculated adds a field to a table: an operation on one field, or on a field and a field or
+// number.
+func calculated(name, operator, left, right string) dashboard.DataTransformerConfig {
+	unary := map[string]any{"operator": operator, "fieldName": left}
+	options := map[string]any{"alias": name, "mode": "unary", "unary": unary}
+	switch {
+	case operator == "index":
+		options = map[string]any{"alias": name, "mode": "index"}
+	case right != "":
+		operand := func(of string) map[string]any {
+			if _, err := strconv.Atoi(of); err == nil {
+				return map[string]any{"fixed": of}
+			}
+			return map[string]any{"matcher": map[string]any{"id": "byName", "options": of}}
+		}
+		options = map[string]any{"alias": name, "mode": "binary", "binary": map[string]any{
+			"left": operand(left), "operator": operator, "right": operand(right),
+		}}
+	}
+	return dashboard.DataTransformerConfig{Id: "calculateField", Options: options}
+}
+
+func transformed(id string, options map[string]any) dashboard.DataTransformerConfig {
+	return dashboard.DataTransformerConfig{Id: id, Options: options}
+}
+
+// sorted sorts a table by a field. Rows with the same value keep their order.
+func sorted(field string) dashboard.DataTransformerConfig {
+	return transformed("sortBy", map[string]any{"sort": []map[string]any{{"field": field, "desc": false}}})
+}
+
+// stateColors are the colors of the states of devices, the same in all panels: what needs attention
+// comes last.
+func stateColors() []colored {
+	return []colored{
+		{"free", blue},
+		{"tainted", purple},
+		{"partitioned", grey},
+		{"active", green},
+		{"unmeasured", yellow},
+		{"idle", orange},
+		{"stalled", darkRed},
+		{"unhealthy", red},
+	}
+}
+
+// The map of the cluster: how many devices it shows, of how many it asks for holders, and the
+// smallest and the widest cell in pixels.
+const (
+	shownOnMap            = 10_000
+	askedOfMap            = 50_000
+	leastCell, widestCell = 3, 28
+)
+
+// mapCells is the query of the cells of the map: the state of each device, with its model and the
+// texts by which they are sorted, and the columns of the map.
+func mapCells() string {
+	var states []string
+	for i, s := range stateColors() {
+		states = append(states,
+			fmt.Sprintf(`%d + group by (<device>) (device:dra_state:info{<of devices>, state=%q})`, i, s.series))
+	}
+	var (
+		counted = `max by (<node>, driver) (node:dra_devices:count{cluster=~"$cluster", node=~"$node", driver=~"$driver"})`
+		nodes   = `group by (<node>) (` + counted + `)`
+		// line is the cells of a line: 2.6 is the width of the panel by its height.
+		cells = fmt.Sprintf(`(clamp_max(sum(%s), %d) + count(%s))`, counted, shownOnMap, nodes)
+		line  = `clamp_min(ceil(sqrt(2.6 * ` + cells + `)), 12)`
+	)
+	// The area of a cell as a share of that of the widest one.
+	size := fmt.Sprintf(`(clamp(450 / %s, %d, %d) ^ 2 - %d) / %d`, line, leastCell, widestCell, leastCell*leastCell,
+		widestCell*widestCell-leastCell*leastCell)
+	// gpu-2 comes before gpu-10, what is last has the highest character, and the cell that is not
+	// seen is the last.
+	return fmt.Sprintf(`(
+		topk(%d, label_replace(label_replace(
+		    (`+strings.Join(states, "\nor ")+`)
+		    * on (<device>) group_left (model)
+		      max by (<device>, model) (device:dra_model:info{<of devices>, model=~"$model"}),
+		    "order", "$1", "device", "(.*)"), "order", "${1}0$2", "device", "(.*[^0-9])([0-9])"
+		  ))
+		  * on () group_left (size) count_values("size", `+size+`)
+		or label_replace(label_replace(clamp_max(`+nodes+`, 0), "order", "\uffff", "", ""), "size", "0", "", "")
+		or label_replace(label_replace(clamp_max(sum(`+counted+`), 0), "size", "1", "", ""), "cluster", "\uffff", "", "")
+		)
+		* on () group_left (columns) count_values("columns", `+line+`)`, shownOnMap)
+}
+
+// clusterMap is a map of the devices, a cell for each, line by line like a text: devices of a node
+// are side by side, with a gap before those of the next. The longer the text, the longer its lines,
+// and the smaller its cells. Grafana scales the sizes of points from the smallest to the largest
+// value: gaps are the former, and one cell that is not seen is the latter.
+func clusterMap() Panel {
+	mapping := map[string]dashboard.ValueMappingResult{
+		"0": {Text: new(""), Color: new("transparent"), Index: new(int32(0))},
+	}
+	for i, s := range stateColors() {
+		mapping[strconv.Itoa(i+1)] = dashboard.ValueMappingResult{
+			Text: new(s.series), Color: new(s.color), Index: new(int32(i + 1)),
+		}
+	}
+	return Panel{
+		Title: "Map of the cluster",
+		Description: "A cell for each device, those of a node side by side with a gap before the next, in lines like a " +
+			"text; the colors are those of \"Devices by state\". Hover over a cell for its node, model and holder; click it " +
+			"for its dashboard. Of more than 10 000 devices those that need attention are shown.",
+		Kind: Points, Unit: "none", NoData: noDevice, Width: 12, Height: 9,
+		Targets: []Target{
+			{Expr: mapCells(), Unit: "none"},
+			{Expr: fmt.Sprintf("topk(%d, %s)", askedOfMap, holders("<of devices>")), Unit: "none"},
+		},
+		points: &points{
+			title: "Device", x: "Column", y: "Line", color: "State", size: "Size", isMap: true,
+			least: leastCell, most: widestCell,
+		},
+		reshape: []dashboard.DataTransformerConfig{
+			transformed("merge", map[string]any{}),
+			transformed("filterByValue", map[string]any{ // holders of devices that are not shown
+				"type": "exclude", "match": "any",
+				"filters": []map[string]any{{"fieldName": "columns", "config": map[string]any{"id": "isNull"}}},
+			}),
+			sorted("order"), sorted("node"), sorted("cluster"),
+			transformed("convertFieldType", map[string]any{"fields": map[string]any{}, "conversions": []map[string]any{
+				{"targetField": "columns", "destinationType": "number"}, {"targetField": "size", "destinationType": "number"},
+			}}),
+			calculated("row", "index", "", ""), calculated("part", "/", "row", "columns"),
+			calculated("whole", "floor", "part", ""),
+			calculated("before", "*", "whole", "columns"), calculated("Column", "-", "row", "before"),
+			calculated("Line", "-", "0", "whole"),
+			transformed("organize", map[string]any{
+				"excludeByName": map[string]bool{
+					"Time": true, "Value #B": true, "columns": true, "order": true, "row": true, "part": true, "whole": true,
+					"before": true,
+				},
+				"renameByName": map[string]string{"Value #A": "State", "size": "Size"},
+			}),
+		},
+		fields: []dashboard.DashboardFieldConfigSourceOverrides{
+			override("Line", dashboard.DynamicConfigValue{Id: "links", Value: []map[string]any{{
+				"title": "This device", "oneClick": true,
+				"url": deviceURL("${__data.fields.node}", "${__data.fields.driver}", "${__data.fields.device}"),
+			}}}),
+			{
+				Matcher:    dashboard.MatcherConfig{Id: "byRegexp", Options: "/.*/"},
+				Properties: []dashboard.DynamicConfigValue{{Id: "noValue", Value: ""}},
+			},
+			override("Column", soft(-1, 12)...),
+			override("Line", soft(-3, 1)...),
+			override("State", dashboard.DynamicConfigValue{
+				Id: "mappings", Value: []map[string]any{{"type": "value", "options": mapping}},
+			}),
+		},
+	}
+}
+
+// soft is the least range of an axis.
+func soft(least, most float64) []dashboard.DynamicConfigValue {
+	return []dashboard.DynamicConfigValue{
+		{Id: "custom.axisSoftMin", Value: least}, {Id: "custom.axisSoftMax", Value: most},
+	}
 }

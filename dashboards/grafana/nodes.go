@@ -19,18 +19,18 @@ func nodes() Board {
 
 // nodePictures are what the devices did, above who held them.
 func nodePictures() []Panel {
-	utilization := line("Device utilization", "Share of the time in which any engine of the device was busy.",
-		"percentunit", "not measured", "{{device}} {{node}}",
-		`max by (<device>) (dra_device_utilization_ratio{<of device>})`)
-	memory := line("Device memory in use", "Memory in use as a share of the device's memory.", "percentunit",
-		"not measured", "{{device}} {{node}}",
-		`max by (<device>) (dra_device_memory_used_bytes{<of device>}) /
-			max by (<device>) (dra_device_memory_capacity_bytes{<of device>})`)
-	memory.steps = []step{{0, blue}, {0.95, red}}
-	utilization.max, memory.max = 1, 1
-	return append(inLine(utilization,
+	return append(inLine(
+		line("Device utilization", "Share of the time in which any engine of the device was busy.",
+			"percentunit", "not measured", "{{device}} {{node}}",
+			`max by (<device>) (dra_device_utilization_ratio{<of device>})`).upTo(1),
 		line("Device power", "Power that each device draws.", "watt", "not measured", "{{device}} {{node}}",
-			`max by (<device>) (dra_device_power_watts{<of device>})`), memory), heldOverTime("<of device>", ""))
+			`max by (<device>) (dra_device_power_watts{<of device>})`),
+		line("Device memory in use", "Memory in use as a share of the device's memory.", "percentunit",
+			"not measured", "{{device}} {{node}}",
+			`max by (<device>) (dra_device_memory_used_bytes{<of device>}) /
+			max by (<device>) (dra_device_memory_capacity_bytes{<of device>})`).
+			upTo(1).from(step{0, blue}, step{0.95, red}),
+	), heldOverTime("<of device>", ""))
 }
 
 func deviceList() Panel {
@@ -64,82 +64,68 @@ func claimsOnDevices() Panel {
 }
 
 func whereFrom() Panel {
-	return total(tableOf("Where the values come from", "Source of each quantity that is not measured itself, and in "+
+	return tableOf("Where the values come from", "Source of each quantity that is not measured itself, and in "+
 		"brackets how it is computed: as the integral of a gauge, an estimate, or a part of the parent's value. With "+
 		"--metrics.quantity-source=on, of all.", "all is measured, or nothing", 12, 8,
 		columnOf("Devices", "none", `count by (driver, quantity, source) (group by (<device>, quantity, source) `+
-			`(dra_device_quantity_source_info{<of device>}))`)))
+			`(dra_device_quantity_source_info{<of device>}))`)).total()
 }
 
 func nodeUse() []Panel {
-	engines := line("Engine utilization", "Share of the time in which each engine was busy.", "percentunit",
-		"no source reports engines", "{{device}} {{node}} {{engine}}",
-		`max by (<device>, engine) (dra_device_engine_utilization_ratio{<of device>})`)
-	lost := line("Devices lost", "Devices whose time was lost while workloads held them, by cause: an open incident, "+
-		"waiting for the driver, idleness, throttling. Of several causes the first counts.", "none",
-		"nothing is known to be lost", "{{node}} {{cause}}", `sum by (<node>, cause) (max by (<workload>, node, `+
-			`cluster_device, cause) (node_workload:dra_lost_share_seconds:rate{<of devices>}))`)
-	lost.MayBeEmpty = "where nothing is lost"
-	occupancy := line("Occupancy", "Resident warps or waves as a share of the device's maximum. On a busy device a "+
-		"low value means that the kernels are too small for it.", "percentunit", "no source reports it",
-		"{{device}} {{node}}", `max by (<device>) (dra_device_occupancy_ratio{<of device>})`)
-	reserved := orEmpty("where no source reports it",
+	return []Panel{
+		line("Engine utilization", "Share of the time in which each engine was busy.", "percentunit",
+			"no source reports engines", "{{device}} {{node}} {{engine}}",
+			`max by (<device>, engine) (dra_device_engine_utilization_ratio{<of device>})`).upTo(1),
+		line("Occupancy", "Resident warps or waves as a share of the device's maximum. On a busy device a "+
+			"low value means that the kernels are too small for it.", "percentunit", "no source reports it",
+			"{{device}} {{node}}", `max by (<device>) (dra_device_occupancy_ratio{<of device>})`).upTo(1),
 		line("Reserved device memory", "Memory that is reserved for the driver and the firmware of the device.", "bytes",
 			"no source reports it", "{{device}} {{node}}",
-			`max by (<device>) (dra_device_memory_reserved_bytes{<of device>})`))
-	engines.max, occupancy.max = 1, 1
-	return []Panel{
-		engines,
-		occupancy,
-		reserved,
-		lost,
-		orEmpty("where all use is attributed",
-			line("Unattributed use", "Utilization of devices that nobody holds, or by processes that belong to no holder.",
-				"percentunit", "not measured", "{{device}} {{node}}",
-				`(`+unattributed(`max by (<device>) (dra_device_utilization_ratio{<of device>})`,
-					`max by (<claim device>) (dra_claim_utilization_ratio{<of device>})`,
-					`max by (<pod device>) (dra_pod_utilization_ratio{<of device>} `+
-						`and on (<pod device>) dra_pod_unclaimed_allocated_seconds_total)`)+`) > 0.01`)),
+			`max by (<device>) (dra_device_memory_reserved_bytes{<of device>})`).optional(),
+		line("Devices lost", "Devices whose time was lost while workloads held them, by cause: an open incident, "+
+			"waiting for the driver, idleness, throttling. Of several causes the first counts.", "none",
+			"nothing is known to be lost", "{{node}} {{cause}}", `sum by (<node>, cause) (max by (<workload>, node, `+
+				`cluster_device, cause) (node_workload:dra_lost_share_seconds:rate{<of devices>}))`).optional(),
+		line("Unattributed use", "Utilization of devices that nobody holds, or by processes that belong to no holder.",
+			"percentunit", "not measured", "{{device}} {{node}}",
+			`(`+unattributed(`max by (<device>) (dra_device_utilization_ratio{<of device>})`,
+				`max by (<claim device>) (dra_claim_utilization_ratio{<of device>})`,
+				`max by (<pod device>) (dra_pod_utilization_ratio{<of device>} `+
+					`and on (<pod device>) dra_pod_unclaimed_allocated_seconds_total)`)+`) > 0.01`).optional(),
 		claimsOnDevices(),
 		whereFrom(),
 	}
 }
 
 func nodeHeat() []Panel {
-	heat := line("Temperature", "Temperature of each sensor.", "celsius", "no source reports it",
-		"{{device}} {{node}} {{sensor}}", `max by (<device>, sensor) (dra_device_temperature_celsius{<of device>})`)
-	heat.steps = []step{{0, blue}, {80, orange}, {90, red}}
-	throttled := line("Throttled", "Share of the time in which the device ran below its maximum clocks, by reason.",
-		"percentunit", "no source reports it", "{{device}} {{node}} {{reason}}",
-		`max by (<device>, reason) (rate(dra_device_throttled_seconds_total{<of device>}[$__rate_interval]))`)
-	throttled.steps = []step{{0, blue}, {0.2, orange}}
 	return []Panel{
-		heat, throttled,
-		orEmpty("where no source reports limits",
-			line("Power limits", "The limit in force now, the default of the device, and the lowest and highest that can "+
-				"be set.", "watt", "no source reports limits", "{{device}} {{node}} {{limit}}",
-				`max by (<device>, limit) (dra_device_power_limit_watts{<of device>})`)),
-		orEmpty("where no source reports it",
-			line("Temperature margin", "Difference between the temperature at which a device is throttled and its "+
-				"temperature.", "celsius", "no source reports it", "{{device}} {{node}}",
-				`max by (<device>) (dra_device_temperature_margin_celsius{<of device>})`)),
-		orEmpty("where no device has a fan",
-			line("Fans", "Speed that the fan is set to, as a share of its maximum.", "percentunit", "no device has a fan",
-				"{{device}} {{node}}", `max by (<device>) (dra_device_fan_speed_ratio{<of device>})`)),
+		line("Temperature", "Temperature of each sensor.", "celsius", "no source reports it",
+			"{{device}} {{node}} {{sensor}}", `max by (<device>, sensor) (dra_device_temperature_celsius{<of device>})`).
+			from(step{0, blue}, step{80, orange}, step{90, red}),
+		line("Throttled", "Share of the time in which the device ran below its maximum clocks, by reason.",
+			"percentunit", "no source reports it", "{{device}} {{node}} {{reason}}",
+			`max by (<device>, reason) (rate(dra_device_throttled_seconds_total{<of device>}[$__rate_interval]))`).
+			from(step{0, blue}, step{0.2, orange}),
+		line("Power limits", "The limit in force now, the default of the device, and the lowest and highest that can "+
+			"be set.", "watt", "no source reports limits", "{{device}} {{node}} {{limit}}",
+			`max by (<device>, limit) (dra_device_power_limit_watts{<of device>})`).optional(),
+		line("Temperature margin", "Difference between the temperature at which a device is throttled and its "+
+			"temperature.", "celsius", "no source reports it", "{{device}} {{node}}",
+			`max by (<device>) (dra_device_temperature_margin_celsius{<of device>})`).optional(),
+		line("Fans", "Speed that the fan is set to, as a share of its maximum.", "percentunit", "no device has a fan",
+			"{{device}} {{node}}", `max by (<device>) (dra_device_fan_speed_ratio{<of device>})`).optional(),
 		line("Clocks", "Frequency of each clock domain.", "hertz", "no source reports it",
 			"{{device}} {{node}} {{domain}}", `max by (<device>, domain) (dra_device_clock_hertz{<of device>})`),
-		orEmpty("where no source reports voltages",
-			line("Voltages", "Voltage of each supply.", "volt", "no source reports voltages",
-				"{{device}} {{node}} {{domain}}", `max by (<device>, domain) (dra_device_voltage_volts{<of device>})`)),
+		line("Voltages", "Voltage of each supply.", "volt", "no source reports voltages",
+			"{{device}} {{node}} {{domain}}", `max by (<device>, domain) (dra_device_voltage_volts{<of device>})`).optional(),
 	}
 }
 
 func nodeErrors() []Panel {
-	errors := line("Errors", "Errors per second, by kind and code. Corrected errors are normal at low rates.", "cps",
-		"no source reports errors", "{{device}} {{node}} {{kind}} {{code}} {{severity}}",
-		`max by (<device>, kind, code, severity) (rate(dra_device_errors_total{<of device>}[$__rate_interval]))`)
 	return []Panel{
-		errors,
+		line("Errors", "Errors per second, by kind and code. Corrected errors are normal at low rates.", "cps",
+			"no source reports errors", "{{device}} {{node}} {{kind}} {{code}} {{severity}}",
+			`max by (<device>, kind, code, severity) (rate(dra_device_errors_total{<of device>}[$__rate_interval]))`),
 		ranked("Errors", 0, "Errors in the time shown", "Errors in the selected time range, by kind and code. See "+
 			"DRADeviceErrors in the runbook for what to do about each.", "no source reports errors", 12, 8,
 			columnOf("Errors", "none",
@@ -151,5 +137,154 @@ func nodeErrors() []Panel {
 			`max by (<device>, link, direction) (rate(dra_device_io_bytes_total{<of device>}[$__rate_interval]))`),
 		line("Telemetry", "1 while the device can be read, 0 while reading fails.", "none", "no device has telemetry",
 			"{{device}} {{node}}", `max by (<device>) (dra_device_up{<of device>})`),
+	}
+}
+
+// nodeCondition are the panels of the condition of the hardware, independent of its users.
+func nodeCondition() []Panel { return append(nodeFaults(), nodeOperation()...) }
+
+// nodeFaults are the panels of the faults of devices.
+func nodeFaults() []Panel {
+	return []Panel{
+		{
+			Title: "Unhealthy over time", Description: "When devices were unhealthy, as their driver reports it.",
+			Kind: Timeline, NoData: "no device was unhealthy, or no driver reports health", Width: 12, Height: 8,
+			states: []state{{"1", "unhealthy", red}}, MayBeEmpty: true,
+			Targets: []Target{{
+				Expr:   `max by (<device>) (dra_device_health{<of device>, status="unhealthy"}) == 1`,
+				Legend: "{{device}} {{node}}",
+			}},
+		},
+		tableOf("Why devices are not healthy", "The reason that the source of a device's health gives: the driver's "+
+			"message, or the taint. /api/v1/snapshot has long messages in full.",
+			"no device is unhealthy, or no reason is given", 12, 8,
+			labelsOf(`max by (<device>, reason) (dra_device_health_reason_info{<of device>})`)).optional(),
+		tableOf("Taints", "Taints of the devices, from their ResourceSlice or a DeviceTaintRule. A claim is allocated a "+
+			"device with NoSchedule or NoExecute only if it tolerates the taint; NoExecute also evicts pods.",
+			"no device is tainted", 12, 8,
+			labelsOf(`max by (<device>, key, value, effect, source) (dra_device_tainted{<of device>})`)),
+		tableOf("Needs attention", "Conditions that a device or its driver reports, and what ends them. See "+
+			"DRADeviceNeedsAttention in the runbook.", "no device needs attention", 12, 8,
+			labelsOf(`max by (<device>, action, reason) (dra_device_needs_attention{<of device>, action!="none"}) == 1`),
+		).optional(),
+	}
+}
+
+// nodeOperation are the panels of the devices' links and throttling.
+func nodeOperation() []Panel {
+	return []Panel{
+		tableOf("Links", "Negotiated and highest possible lanes and generation of the devices' links. A device that "+
+			"saves power may lower the generation.", "no source reports links", 12, 8,
+			columnOf("Lanes", "none", `max by (<device>, link) (dra_device_link_width{<of device>})`),
+			columnOf("Lanes at most", "none", `max by (<device>, link) (dra_device_link_width_max{<of device>})`),
+			columnOf("Generation", "none", `max by (<device>, link) (dra_device_link_generation{<of device>})`),
+			columnOf("Generation at most", "none",
+				`max by (<device>, link) (dra_device_link_generation_max{<of device>})`)).optional(),
+		Panel{
+			Title: "Fabric over time", Description: "Devices that are not well connected with their fabric.", Kind: Timeline,
+			NoData: "every device is well connected, or in no fabric", Width: 12, Height: 8,
+			states: []state{{"1", "not well connected", red}},
+			Targets: []Target{{
+				Expr:   `max by (<device>, state) (dra_device_fabric_state{<of device>, state!="healthy"})`,
+				Legend: "{{device}} {{node}} {{state}}",
+			}},
+		}.optional(),
+		Panel{
+			Title: "Throttled now", Description: "The reasons for which the device is throttled at each moment. Only " +
+				"reasons that were active are shown.", Kind: Timeline,
+			NoData: "no device was throttled, or no source reports it", Width: 12, Height: 8,
+			states: []state{{"1", "throttled", orange}},
+			Targets: []Target{{
+				Expr:   `max by (<device>, reason) (dra_device_throttle_active{<of device>}) == 1`,
+				Legend: "{{device}} {{node}} {{reason}}",
+			}},
+		}.optional(),
+		line("Performance state", "Performance state of each device: 0 is the highest; a higher number saves more power.",
+			"none", "no source reports it", "{{device}} {{node}}",
+			`max by (<device>) (dra_device_performance_state{<of device>})`).optional(),
+	}
+}
+
+// network is the dashboard of network and RDMA devices, by claim.
+func network() Board {
+	return Board{
+		UID: "dra-network", Title: "DRA / Network and RDMA", search: "node",
+		uses: []string{"cluster", "node", "namespace", "claim", "driver"}, one: []string{"node"},
+		Description: "Traffic of claims on network and RDMA devices, and drops and errors of the devices.",
+		Rows:        []Row{{"Claims", networkClaims()}, {"Interfaces", networkDevices()}},
+	}
+}
+
+func networkClaims() []Panel {
+	rate := func(direction string) string {
+		return `sum by (cluster, namespace, resourceclaim_name, link) (max by (<claim device>, link) ` +
+			`(rate(dra_claim_io_bytes_total{<of claims>, link=~"network|rdma", direction="` + direction +
+			`"}[$__rate_interval])))`
+	}
+	sum := func(direction string) string {
+		return `sum by (<claim driver>) (max by (<claim device>, link) (increase(dra_claim_io_bytes_total{<of claims>, ` +
+			`link=~"network|rdma", direction="` + direction + `"}[$__range])))`
+	}
+	const none = "no claim has a network device"
+	return []Panel{
+		line("Received by claim", "Bytes per second received for the claim by its network and RDMA devices.",
+			"binBps", none, "{{namespace}}/{{resourceclaim_name}} {{link}}", rate("receive")).total(),
+		line("Transmitted by claim", "Bytes per second transmitted for the claim by its network and RDMA devices.",
+			"binBps", none, "{{namespace}}/{{resourceclaim_name}} {{link}}", rate("transmit")).total(),
+		ranked("Received", 0, "Traffic in the time shown", "Bytes received and transmitted by each claim, and the "+
+			"current rate of both directions together.", none, 24, 6, columnOf("Received", "bytes", sum("receive")),
+			columnOf("Transmitted", "bytes", sum("transmit")),
+			columnOf("Now", "binBps", `sum by (<claim driver>) (max by (<claim device>, link, direction) `+
+				`(rate(dra_claim_io_bytes_total{<of claims>, link=~"network|rdma"}[$__rate_interval])))`)).total(),
+		tableOf("Idle network claims", "Claims with network devices whose traffic was below the idle threshold during "+
+			"the idle window.", "none is known to be idle", 24, 5,
+			columnOf("Traffic", "binBps", `sum by (<claim device>) (max by (<claim device>, link, direction) `+
+				`(rate(dra_claim_io_bytes_total{link=~"network|rdma", <of claims>}[$__rate_interval]))) `+
+				`and on (<claim device>) (claim_device:dra_idle:bool == 1)`)),
+	}
+}
+
+func networkDevices() []Panel {
+	const none = "no device reports it"
+	panels := []Panel{
+		line("Packets", "Packets per second of each device.", "pps", none, "{{device}} {{node}} {{direction}}",
+			`max by (<device>, direction) (rate(dra_device_network_packets_total{<of devices>}[$__rate_interval]))`),
+		line("Drops", "Packets per second that each device dropped.", "pps", none, "{{device}} {{node}} {{direction}}",
+			`max by (<device>, direction) (rate(dra_device_network_drops_total{<of devices>}[$__rate_interval]))`),
+		line("Packet errors", "Packets per second that each device received or transmitted with errors.", "pps", none,
+			"{{device}} {{node}} {{direction}}",
+			`max by (<device>, direction) (rate(dra_device_network_errors_total{<of devices>}[$__rate_interval]))`),
+		line("Links that went down", "Times per second that a link went down.", "cps", "no source reports it",
+			"{{device}} {{node}}", `sum by (<device>) (max by (<device>, code) (rate(dra_device_errors_total{<of devices>, `+
+				`kind="link_down"}[$__rate_interval])))`),
+		line("Traffic of all interfaces", "Bytes per second of each network and RDMA device, whether claimed or not.",
+			"binBps", none, "{{device}} {{node}} {{direction}}",
+			`sum by (<device>, direction) (max by (<device>, link, direction) (
+				rate(dra_device_io_bytes_total{<of devices>, link=~"network|rdma"}[$__rate_interval])))`),
+		line("Unattributed traffic", "Bytes per second of network and RDMA devices while no claim holds them.", "binBps",
+			none, "{{device}} {{node}}", unattributed(
+				`sum by (<device>) (max by (<device>, link, direction) (
+				rate(dra_device_io_bytes_total{<of devices>, link=~"network|rdma"}[$__rate_interval])))`,
+				`max by (<claim device>, link, direction) (
+				rate(dra_claim_io_bytes_total{<of devices>, link=~"network|rdma"}[$__rate_interval]))`,
+				`max by (<pod device>, link, direction) (
+				rate(dra_pod_unclaimed_io_bytes_total{<of devices>, link=~"network|rdma"}[$__rate_interval]))`)),
+	}
+	return append(panels, rdmaDevices()...)
+}
+
+// rdmaDevices are the panels of the links of RDMA devices.
+func rdmaDevices() []Panel {
+	const none = "no device has RDMA"
+	return []Panel{
+		line("Ports that are down", "Ports of RDMA devices whose link is not up.", "none", none, "{{device}} {{node}}",
+			`sum by (<device>) (max by (<device>, link, port) (dra_device_link_up{<of devices>}) == bool 0)`).optional(),
+		line("Port errors", "Errors per second of the ports of RDMA devices, by the names of the kernel's counters.",
+			"cps", none, "{{device}} {{node}} {{code}}",
+			`max by (<device>, code) (rate(dra_device_errors_total{<of devices>, kind="port"}[$__rate_interval]))`).optional(),
+		line("RDMA congestion and retransmissions", "Events per second, by the names of the kernel's counters.", "cps",
+			none, "{{device}} {{node}} {{event}}", `max by (<device>, event) `+
+				`(rate(dra_device_rdma_events_total{<of devices>, event!~"port_xmit_wait|retrans_bytes"}[$__rate_interval]))`).
+			optional(),
 	}
 }

@@ -21,7 +21,8 @@ func (p *Panel) columns(panel *dashboard.Panel, b *Board, catalog query.Catalog)
 	for _, label := range p.hide {
 		hidden[label] = true
 	}
-	titles, order := columnTitles(), newOrder()
+	titles := columnTitles()
+	var labels, values []string
 	// The text without data is that of the table, not of a cell.
 	panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, dashboard.DashboardFieldConfigSourceOverrides{
 		Matcher:    dashboard.MatcherConfig{Id: "byRegexp", Options: "/.*/"},
@@ -33,11 +34,11 @@ func (p *Panel) columns(panel *dashboard.Panel, b *Board, catalog query.Catalog)
 				if title, ok := titles[label]; ok {
 					names[label] = title
 				}
-				order.label(label)
+				labels = append(labels, label)
 			}
 		}
 		field := valueField(i, len(p.Targets))
-		order.value(field)
+		values = append(values, field)
 		if t.Column == "" || t.Column == rank {
 			hidden[field] = true
 			continue
@@ -54,7 +55,7 @@ func (p *Panel) columns(panel *dashboard.Panel, b *Board, catalog query.Catalog)
 	}
 	panel.Transformations = append(panel.Transformations, dashboard.DataTransformerConfig{
 		Id:      "organize",
-		Options: map[string]any{"excludeByName": hidden, "renameByName": names, "indexByName": order.index()},
+		Options: map[string]any{"excludeByName": hidden, "renameByName": names, "indexByName": columnOrder(labels, values)},
 	})
 	if p.limit > 0 {
 		panel.Transformations = append(panel.Transformations,
@@ -88,31 +89,18 @@ func (p *Panel) valueColumn(t Target) []dashboard.DynamicConfigValue {
 	return out
 }
 
-// order is the order of a table's columns: on a narrow screen only the first ones are seen.
-type order struct{ first, labels, values []string }
-
-// newOrder returns an order that begins with the labels that identify a row.
-func newOrder() *order {
-	return &order{first: []string{
+// columnOrder returns the place of each column: on a narrow screen only the first ones are seen.
+// The labels that identify a row come first, then others, values, and labels that are mostly the
+// same in all rows.
+func columnOrder(labels, values []string) map[string]int {
+	first := []string{
 		"severity", "alertname", "state", "workload_kind", "workload_name", "namespace", "resourceclaim_name", "pod",
 		"device", "node", "driver", "model",
-	}}
-}
-
-// label adds a column of a label, before those of values. The last columns are labels that are
-// mostly the same in all rows.
-func (o *order) label(name string) {
-	if !slices.Contains([]string{"cluster", "pool"}, name) && !slices.Contains(o.first, name) {
-		o.labels = append(o.labels, name)
 	}
-}
-
-func (o *order) value(name string) { o.values = append(o.values, name) }
-
-// index returns the place of each column.
-func (o *order) index() map[string]int {
+	last := []string{"cluster", "pool"}
+	others := slices.DeleteFunc(labels, func(label string) bool { return slices.Contains(last, label) })
 	out := map[string]int{}
-	for _, name := range slices.Concat(o.first, o.labels, o.values, []string{"cluster", "pool"}) {
+	for _, name := range slices.Concat(first, others, values, last) {
 		if _, ok := out[name]; !ok {
 			out[name] = len(out)
 		}

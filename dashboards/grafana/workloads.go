@@ -77,10 +77,9 @@ func heldLongest() list {
 // topOfWorkloads is a table of the workloads with the most device-hours of a kind in a day, for
 // other dashboards: there are thousands, and those dashboards are opened over months.
 func topOfWorkloads(title, description, record, column string, width uint32) Panel {
-	return orEmpty("where no workload has such hours",
-		ranked(column, linesOfWorkloads, title, description, "none", width, 6,
-			columnOf(column, "h",
-				fmt.Sprintf(`topk(%d, %s / 3600 > 0)`, linesOfWorkloads, workloadSumOver(record, "<workload>", "1d")))))
+	return ranked(column, linesOfWorkloads, title, description, "none", width, 6,
+		columnOf(column, "h",
+			fmt.Sprintf(`topk(%d, %s / 3600 > 0)`, linesOfWorkloads, workloadSumOver(record, "<workload>", "1d")))).optional()
 }
 
 func workloadTotal() []Panel {
@@ -90,22 +89,17 @@ func workloadTotal() []Panel {
 			`count(group by (cluster, namespace, workload_kind, workload_name) (`+held+` > 0))`, step{0, blue}),
 		fact(4, 3, "Device-hours of workloads", "Device-hours held by pods of the workloads in the selected time range.",
 			"h", nothingHeld, workloadSum("allocated_share_seconds", "")+" / 3600", step{0, blue}),
-		precise(1,
-			fact(4, 3, "Active share", "Active time divided by the time held. Devices without utilization never count as "+
-				"active: select a driver to exclude them.", "percentunit", "not measured", workloadSum("active_seconds", "")+" / "+
-				workloadSum("allocated_share_seconds", ""), step{0, red}, step{0.2, orange}, step{0.5, green})),
-		precise(3,
-			fact(4, 3, "Energy of workloads", "Energy used by devices for pods of the workloads in the selected time range.",
-				"kwatth", "not measured", workloadSum("energy_joules", "")+" / 3.6e6", step{0, blue})),
+		fact(4, 3, "Active share", "Active time divided by the time held. Devices without utilization never count as "+
+			"active: select a driver to exclude them.", "percentunit", "not measured", workloadSum("active_seconds", "")+" / "+
+			workloadSum("allocated_share_seconds", ""), step{0, red}, step{0.2, orange}, step{0.5, green}).precise(1),
+		fact(4, 3, "Energy of workloads", "Energy used by devices for pods of the workloads in the selected time range.",
+			"kwatth", "not measured", workloadSum("energy_joules", "")+" / 3.6e6", step{0, blue}).precise(3),
 		fact(4, 3, "Idle device-hours", "Device-hours in which the devices were idle while pods of the workloads held "+
-			"them.", "h", "nothing is known to be idle", workloadSum("idle_share_seconds", "")+" / 3600", step{0, green}, step{
-			1, orange,
-		}),
-		orEmpty("without an error",
-			fact(4, 3, "Errors of devices", "Errors of devices while the workloads held them. One that hit several "+
-				"workloads counts for each.", "none", "none", "round("+workloadSum("errors", "")+")", step{0, green}, step{
-				0.5, red,
-			})),
+			"them.", "h", "nothing is known to be idle", workloadSum("idle_share_seconds", "")+" / 3600", step{0, green},
+			step{1, orange}),
+		fact(4, 3, "Errors of devices", "Errors of devices while the workloads held them. One that hit several "+
+			"workloads counts for each.", "none", "none", "round("+workloadSum("errors", "")+")", step{0, green},
+			step{0.5, red}).optional(),
 	}, workloadPictures()...)
 }
 
@@ -139,7 +133,7 @@ func workloadTables() []Panel {
 func memberTables() []Panel {
 	return []Panel{
 		membersSideBySide(),
-		total(ranked("Devices", shownWorkloads, "Pods of workloads", "Pods that hold devices now, those with the most "+
+		ranked("Devices", shownWorkloads, "Pods of workloads", "Pods that hold devices now, those with the most "+
 			"devices. Click a pod for the dashboard of its claim.", "no pod holds a device", 12, 7,
 			columnOf("Devices", "none",
 				fmt.Sprintf(
@@ -147,7 +141,7 @@ func memberTables() []Panel {
 					count by (<pod>) (group by (<pod device>) (dra_pod_claim_info{<of nodes>, driver=~"$driver", attribution!=""}))
 					  * on (<pod>) group_left (workload_kind, workload_name) topk by (<pod>)
 					    (1, group by (<pod>, workload_kind, workload_name) (pod:dra_workload:info{<of pods of workloads>}))
-				)`, shownWorkloads)))),
+				)`, shownWorkloads))).total(),
 	}
 }
 
@@ -164,16 +158,15 @@ func energyOfWork() Panel {
 	shown := fmt.Sprintf(` and on (<served>, model, work) topk(%d, %s)`, shownWorkloads, done)
 	// For a workload that serves several models, the energy of each of them is unknown.
 	one := shown + ` and on (<served>, work) count by (<served>, work) (` + done + `) == 1`
-	return orEmpty("without metrics of an inference server",
-		ranked("Units", shownWorkloads, "Energy and device-time for each unit of work", "Tokens that inference servers "+
-			"generate and read, and inferences of Triton, requests of TensorRT-LLM, by their own counters, and what the "+
-			"devices of the workload's pods took for each: of all its pods, and of drivers whose energy is measured. The "+
-			"README of the dashboards says how to add others, such as samples of a training.", "needs metrics of vLLM, "+
-			"SGLang, TGI, Triton or TensorRT-LLM with the labels namespace, pod and node, or the record "+rules.WorkRecord,
-			24, 8, columnOf("Units", "short", fmt.Sprintf(`topk(%d, %s)`, shownWorkloads, done)),
-			columnOf("Energy of each", "joule", `sum by (<served>) (`+used+`) / on (<served>) group_right () `+done+one),
-			columnOf("Per device-second", "cps", done+` / on (<served>) group_left () sum by (<served>) (`+held+` and on `+
-				`(<workload>) `+used+` > 0)`+one)))
+	return ranked("Units", shownWorkloads, "Energy and device-time for each unit of work", "Tokens that inference "+
+		"servers generate and read, and inferences of Triton, requests of TensorRT-LLM, by their own counters, and what the "+
+		"devices of the workload's pods took for each: of all its pods, and of drivers whose energy is measured. The "+
+		"README of the dashboards says how to add others, such as samples of a training.", "needs metrics of vLLM, "+
+		"SGLang, TGI, Triton or TensorRT-LLM with the labels namespace, pod and node, or the record "+rules.WorkRecord,
+		24, 8, columnOf("Units", "short", fmt.Sprintf(`topk(%d, %s)`, shownWorkloads, done)),
+		columnOf("Energy of each", "joule", `sum by (<served>) (`+used+`) / on (<served>) group_right () `+done+one),
+		columnOf("Per device-second", "cps", done+` / on (<served>) group_left () sum by (<served>) (`+held+` and on `+
+			`(<workload>) `+used+` > 0)`+one)).optional()
 }
 
 // membersSideBySide is a table of the members of workloads; those that differ most come first.
@@ -190,18 +183,17 @@ func membersSideBySide() Panel {
 			fmt.Sprintf(`max by (<member>) (%s{<of workloads>, node=~"$node", signal=%q}%s)`, rules.SignalRecord, name,
 				shown))
 	}
-	return orEmpty("where no workload has three devices of one driver",
-		ranked("Deviation", shownWorkloads, "Members of workloads side by side", "Devices that one pod of a workload "+
-			"has for itself, of workloads with three or more of one driver, as means over ten minutes: those first that "+
-			"are farthest from the median of their workload. Deviation: in deviations, in the column that differs most. "+
-			"Reason: why the others wait for it, see DRAWorkloadStraggler in the runbook; empty if nothing shows that they "+
-			"wait. Select a workload to see its members.", "no workload has three members of one driver", 24, 7,
-			columnOf("Deviation", "none",
-				`max by (<member>) (`+rules.DeviationsRecord+`{<of workloads>, node=~"$node"}`+shown+`)`),
-			labelsOf(`max by (<member>, reason) (`+rules.StragglerRecord+`{<of workloads>, node=~"$node"}`+shown+`)`),
-			signal("tensor", "Tensor", "percentunit"), signal("utilization", "Utilization", "percentunit"),
-			signal("clock", "Clock of its maximum", "percentunit"), signal("throttled", "Throttled", "percentunit"),
-			signal("power", "Power", "watt"), signal("traffic", "Traffic", "binBps")))
+	return ranked("Deviation", shownWorkloads, "Members of workloads side by side", "Devices that one pod of a workload "+
+		"has for itself, of workloads with three or more of one driver, as means over ten minutes: those first that "+
+		"are farthest from the median of their workload. Deviation: in deviations, in the column that differs most. "+
+		"Reason: why the others wait for it, see DRAWorkloadStraggler in the runbook; empty if nothing shows that they "+
+		"wait. Select a workload to see its members.", "no workload has three members of one driver", 24, 7,
+		columnOf("Deviation", "none",
+			`max by (<member>) (`+rules.DeviationsRecord+`{<of workloads>, node=~"$node"}`+shown+`)`),
+		labelsOf(`max by (<member>, reason) (`+rules.StragglerRecord+`{<of workloads>, node=~"$node"}`+shown+`)`),
+		signal("tensor", "Tensor", "percentunit"), signal("utilization", "Utilization", "percentunit"),
+		signal("clock", "Clock of its maximum", "percentunit"), signal("throttled", "Throttled", "percentunit"),
+		signal("power", "Power", "watt"), signal("traffic", "Traffic", "binBps")).optional()
 }
 
 // workloadPictures show which workloads waste what they hold, whose members leave the pack, and
@@ -214,7 +206,7 @@ func workloadPictures() []Panel {
 		"claim was open, the device was allocated and not prepared, idle, or throttled. An hour counts once, for the "+
 		"first of these.", "h", "nothing is known to be lost", "{{cause}}", `sum by (cause) (max by (<workload>, cause) `+
 		`(sum_over_time(workload:dra_lost_share_seconds:increase$hours{<of workloads>}[$__interval]))) / 3600`)
-	lost.bars, lost.Width, lost.Height, lost.MayBeEmpty = true, 8, 9, "where nothing is lost"
+	lost.bars, lost.Width, lost.Height, lost.MayBeEmpty = true, 8, 9, true
 	lost.colors = []colored{{"incident", red}, {"waiting", yellow}, {"idle", orange}, {"throttled", purple}}
 	return []Panel{
 		{
@@ -263,7 +255,99 @@ func membersThatDiffer() Panel {
 		"no workload has three members of one driver", "{{pod}} {{device}} {{node}}",
 		`clamp_max(max by (<member>) (`+rules.DeviationsRecord+of+`), 10) and on (<member>) topk(10, max by (<member>) (`+
 			rules.DeviationsRecord+of+` @ end()))`)
-	p.Width, p.Height, p.below, p.steps = 8, 9, true, []step{{0, blue}, {3, red}}
-	p.MayBeEmpty = "where no workload has three devices of one driver"
+	p.Width, p.Height, p.below, p.steps, p.MayBeEmpty = 8, 9, true, []step{{0, blue}, {3, red}}, true
 	return p
+}
+
+// namespaces is the showback: devices held and used by each namespace, and their cost.
+func namespaces() Board {
+	return Board{
+		UID: "dra-namespaces", Title: "DRA / Namespaces (showback)", search: "namespace", recorded: true,
+		uses: []string{"cluster", "namespace", "driver", "model"}, Description: "Device-hours, active share, energy and " +
+			"cost by namespace in the selected time range. Shared devices are divided among their holders, and a partition " +
+			"counts by its part of its parent, so that no device-hour is counted twice. Prices are part of the rules.",
+		since:  "now-30d",
+		Rows:   []Row{{"Total", showbackTotal()}, {"By namespace", showbackTables()}, {pricesRow, showbackDetails()}},
+		folded: []string{pricesRow},
+	}
+}
+
+// sumOf is the sum of a recorded increase over the selected time range, by the labels if there are
+// any.
+func sumOf(name, by string) string { return sumOver(name, by, "$__range]") }
+
+// sumOver is the same over another span, with what follows it.
+func sumOver(name, by, span string) string {
+	sum := "sum"
+	if by != "" {
+		sum += " by (" + by + ")"
+	}
+	return sum + ` (max by (<namespace>, driver, model) (sum_over_time(namespace:dra_` + name +
+		`:increase$hours{<of namespaces>}[` + span + `)))`
+}
+
+func showbackTotal() []Panel {
+	return append([]Panel{
+		fact(6, 4, "Total device-hours", "Device-hours held by claims and pods in the selected time range.", "h",
+			nothingHeld, sumOf("allocated_share_seconds", "")+" / 3600", step{0, blue}),
+		fact(6, 4, "Active share of measured time", "Active time of all devices divided by the time held. Devices "+
+			"without utilization never count as active: select a driver to exclude them.", "percentunit", "not measured",
+			sumOf("active_seconds", "")+" / "+sumOf("allocated_share_seconds", ""), step{0, red}, step{0.2, orange},
+			step{0.5, green}).precise(1),
+		fact(6, 4, "Total energy", "Energy used by devices for their holders in the selected time range.", "kwatth",
+			"not measured", sumOf("energy_joules", "")+" / 3.6e6", step{0, blue}).precise(3),
+		fact(6, 4, "Total cost", "Price of the device-hours, in the currency of the rules' prices. Hours without a "+
+			"price cost nothing.", "currency:¤", "nothing held has a price", sumOf("cost", ""), step{0, blue}),
+	}, showbackTime()...)
+}
+
+// pricesRow has what explains the sums.
+const pricesRow = "Workloads, and what has no price"
+
+func showbackTables() []Panel {
+	const by = "<namespace>, driver, model"
+	return []Panel{
+		ranked("Device-hours", 0, "Namespaces by driver and model", "Devices held and used by namespace, driver and "+
+			"model, which determines the price. Click a column title to sort, a namespace to select it.", nothingHeld, 24, 9,
+			columnOf("Device-hours", "h", sumOf("allocated_share_seconds", by)+" / 3600"),
+			columnOf("Active", "percentunit", sumOf("active_seconds", by)+" / "+sumOf("allocated_share_seconds", by)),
+			columnOf("Idle device-hours", "h", sumOf("idle_share_seconds", by)+" / 3600"),
+			columnOf("Energy", "kwatth", sumOf("energy_joules", by)+" / 3.6e6"),
+			columnOf("Network traffic", "bytes", sumOf("network_bytes", by)),
+			columnOf("Cost", "currency:¤", sumOf("cost", by)), columnOf("Wasted", "currency:¤", sumOf("idle_cost", by))),
+	}
+}
+
+func showbackDetails() []Panel {
+	return []Panel{
+		topOfWorkloads("Top workloads", "The workloads with the most device-hours in the day before the end of the "+
+			"selected time range. Click a workload for its dashboard.", "allocated_share_seconds", "Device-hours", 12),
+		ranked("Device-hours", 0, "Without a price", "Device-hours that cost nothing here, because the rules have no "+
+			"price for the model, or because it is unknown which part of its parent a partition is.",
+			"everything has a price", 12, 6,
+			columnOf("Device-hours", "h", sumOf("unpriced_share_seconds", "<namespace>, driver, model")+" / 3600 > 0")),
+	}
+}
+
+// showbackTime are bars of what each namespace held, used and cost: in a month, of each day.
+func showbackTime() []Panel {
+	// Of thousands, those with the most device-hours in the last day: not in months, which takes long.
+	by := func(record, span string) string { return sumOver(record, "<namespace>", span) }
+	bars := func(title, description, unit, noData, record, scaled string) Panel {
+		p := line(title, description+" Over a month, each bar is a day; over an hour, four minutes. The 20 namespaces "+
+			"with the most device-hours in the last day.", unit, noData, "{{namespace}} {{cluster}}",
+			by(record, "$__interval]")+scaled+` and on (<namespace>) topk(20, `+by("allocated_share_seconds", "1d] @ end()")+
+				`)`)
+		p.bars = true
+		return p
+	}
+	return []Panel{
+		bars("Device-hours held", "Device-hours that the namespace held.", "h", nothingHeld, "allocated_share_seconds",
+			" / 3600"),
+		bars("Device-hours of activity", "Device-hours in which the devices were active for the namespace.", "h",
+			"not measured", "active_seconds", " / 3600"),
+		bars("Cost by namespace", "Price of the device-hours.", "currency:¤", "nothing held has a price", "cost", ""),
+		bars("Energy by namespace", "Energy that the devices used for the namespace.", "kwatth", "not measured",
+			"energy_joules", " / 3.6e6"),
+	}
 }

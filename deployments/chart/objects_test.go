@@ -123,8 +123,8 @@ func renderText(t *testing.T, text string) []string {
 	return documents
 }
 
-// expectation is what is at a path of the object of a kind, of the one whose name has the suffix, by
-// the values.
+// expectation is what is at a path of the object of a kind, of the one whose name has the suffix,
+// by the values.
 type expectation struct {
 	object, path string
 	want         map[string]string
@@ -260,10 +260,10 @@ func ofRights() []expectation {
 		// So does the gateway.
 		{"ClusterRole -gateway", rights, map[string]string{
 			"gateway": reviews +
-				" resource.k8s.io resourceclaims: get; pods: get; resource.k8s.io resourceslices: list; " +
+				" resource.k8s.io resourceclaims: get; pods: get; " +
 				"/ /metrics /page/rows /page/detail /api/v1/*: get;",
 			"gateway with a proxy": reviews +
-				" resource.k8s.io resourceclaims: get; pods: get; resource.k8s.io resourceslices: list;",
+				" resource.k8s.io resourceclaims: get; pods: get;",
 		}},
 		{"Role -gateway", rights, map[string]string{"gateway": "discovery.k8s.io endpointslices: list;"}},
 		{"Deployment -gateway", "{<c>.args[1]}", map[string]string{

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/grafana/alloy/syntax/ast"
+	"github.com/grafana/alloy/syntax/parser"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -384,5 +386,29 @@ func TestObjects(t *testing.T) {
 	}
 	if n < 9 {
 		t.Errorf("%d objects", n)
+	}
+}
+
+// TestAlloy reads the configuration of Grafana Alloy with its own parser: each component once.
+func TestAlloy(t *testing.T) {
+	path := filepath.Join("grafana-cloud", "config.alloy")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := parser.ParseFile(path, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range file.Body {
+		if block, ok := s.(*ast.BlockStmt); ok {
+			got = append(got, block.GetBlockName())
+		}
+	}
+	slices.Sort(got)
+	want := []string{"discovery.kubernetes", "discovery.relabel", "prometheus.remote_write", "prometheus.scrape"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("components (-want +got):\n%s", diff)
 	}
 }

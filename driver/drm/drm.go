@@ -11,6 +11,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -100,4 +103,122 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 		bad.Add(fmt.Errorf("read DRM clients: %w", err))
 	}
 	return r.samples(), errors.Join(r.forbidden, bad.Err())
+}
+
+// maxAccels is the maximum number of accelerators.
+const maxAccels = 1024
+
+// Folders of device nodes, which are the same in containers.
+const (
+	driNodes   = "/dev/dri/"
+	accelNodes = "/dev/accel/"
+)
+
+// device is a card or an accelerator.
+type device struct {
+	hardware driver.Hardware
+	kfd      bool // DRM clients do not report what processes compute on it
+	// Values that clients of the device have reported since it was found: engine labels, engine times,
+	// memory.
+	engines         map[string]bool
+	busy, hasMemory bool
+}
+
+// index finds devices by what identifies them.
+type index struct {
+	devices []*device
+	byNode  map[string]*device
+	byPCI   map[string][]*device
+}
+
+// list lists the devices again if cards or accelerators were added or removed.
+func (s *Source) list() error {
+	cards, fresh, err := s.cards.Cards(s.now())
+	if err != nil {
+		return fmt.Errorf("list DRM devices: %w", err)
+	}
+	accels, err := sysfs.Names(sysfs.WorkingDir, filepath.Join(s.Sysfs, "class", "accel"), maxAccels)
+	if err != nil && !sysfs.IsGone(err) {
+		return fmt.Errorf("list accelerators: %w", err)
+	}
+	if !fresh && slices.Equal(accels, s.accels) {
+		return nil
+	}
+	before := s.byNode
+	s.accels, s.index = accels, index{byNode: map[string]*device{}, byPCI: map[string][]*device{}}
+	for i := range cards {
+		c := &cards[i]
+		if c.Driver == "nvidia" { // its clients report nothing; nvml reads the device
+			continue
+		}
+		s.add(before, device{hardware: hardwareOf(c), kfd: c.Driver == "amdgpu"})
+	}
+	for _, name := range accels {
+		pci := sysfs.PCIOf(s.Sysfs, "accel", name)
+		s.add(before, device{hardware: driver.Hardware{
+			PCI: pci, NUMANode: sysfs.NUMANode(filepath.Join(s.Sysfs, "class", "accel", name, "device")),
+			DeviceNodes: []string{accelNodes + name},
+		}})
+	}
+	return nil
+}
+
+// hardwareOf returns the identifiers of a card. The first partition of an AMD GPU, which has the
+// device nodes of the GPU, is identified only by these.
+func hardwareOf(c *drmcard.Card) driver.Hardware {
+	h := driver.Hardware{PCI: c.PCI, NUMANode: c.NUMANode, DeviceNodes: []string{driNodes + c.Name()}}
+	if c.Render >= 0 {
+		h.DeviceNodes = append(h.DeviceNodes, driNodes+"renderD"+strconv.Itoa(c.Render))
+	}
+	var reader sysfs.Reader
+	mode, err := reader.Value(sysfs.WorkingDir, filepath.Join(c.Device, "current_compute_partition"))
+	if err == nil && string(mode) != "SPX" {
+		h.Kind, h.Parent, h.PCI = driver.KindPartition, h.PCI, ""
+	}
+	return h
+}
+
+// add adds a device, with its previous state if it was known.
+func (s *Source) add(before map[string]*device, d device) {
+	added := before[d.hardware.DeviceNodes[0]]
+	if added == nil || added.hardware.PCI != d.hardware.PCI {
+		added = &d
+		added.engines = map[string]bool{}
+	}
+	s.devices = append(s.devices, added)
+	for _, node := range d.hardware.DeviceNodes {
+		s.byNode[node] = added
+	}
+	if pci := d.hardware.PCI; pci != "" {
+		s.byPCI[pci] = append(s.byPCI[pci], added)
+	}
+}
+
+// ofHardware returns the devices with the hardware of a device of the inventory: by device nodes,
+// or else by PCI address.
+func (m *index) ofHardware(h *driver.Hardware) []*device {
+	var found []*device
+	for _, node := range h.DeviceNodes {
+		if d := m.byNode[node]; d != nil && !slices.Contains(found, d) &&
+			(h.PCI == "" || d.hardware.PCI == "" || h.PCI == d.hardware.PCI) {
+			found = append(found, d)
+		}
+	}
+	if found == nil {
+		found = m.byPCI[h.PCI]
+	}
+	return found
+}
+
+// ofClient returns the device of a client, given the path of the node that it opened and its PCI
+// address; nil: unknown. Clients of a partition have its own device node and the PCI address of the
+// GPU. In a container, nodes may have other names.
+func (m *index) ofClient(path, pci string) *device {
+	if d := m.byNode[path]; d != nil && (d.hardware.PCI == pci || d.hardware.PCI == "" || pci == "") {
+		return d
+	}
+	if of := m.byPCI[pci]; len(of) == 1 {
+		return of[0]
+	}
+	return nil
 }

@@ -54,8 +54,7 @@ type clientID struct {
 	id  uint64
 }
 
-// scan searches for the clients of the pods' processes, starting in each pod with those that were
-// not scanned for the longest time. It drops the state of other processes.
+// scan searches for the clients of the pods' processes.
 func (s *Source) scan(ctx context.Context, pods []driver.PodProcesses, bad *sysfs.Problems) {
 	now := s.now()
 	due := s.dueProcesses(pods, now)
@@ -74,21 +73,27 @@ func (s *Source) scan(ctx context.Context, pods []driver.PodProcesses, bad *sysf
 	}
 }
 
-// dueProcesses returns the processes to scan, from each pod in turns, in the order of their due
-// times, so that a pod with many processes does not displace others.
+// dueProcesses returns the processes to scan, those first that have been due for the longest time,
+// so that a pod with many processes does not displace others. It drops the state of other
+// processes.
 func (s *Source) dueProcesses(pods []driver.PodProcesses, now time.Time) []int {
-	all := make([][]int, len(pods))
-	for i := range pods {
-		all[i] = pods[i].PIDs
-	}
+	var due []int
 	named := map[int]bool{}
-	for _, pid := range inTurns(all) {
-		if len(named) == s.limits.processes {
-			break
-		}
-		named[pid] = true
-		if s.processes[pid] == nil {
-			s.processes[pid] = &process{}
+	for i := range pods {
+		most := s.limits.processes / len(pods)
+		for _, pid := range pods[i].PIDs[:min(len(pods[i].PIDs), most)] {
+			if named[pid] {
+				continue
+			}
+			named[pid] = true
+			p := s.processes[pid]
+			if p == nil {
+				p = &process{due: now}
+				s.processes[pid] = p
+			}
+			if !now.Before(p.due) || p.due.Sub(now) > maxRescan {
+				due = append(due, pid)
+			}
 		}
 	}
 	for pid, p := range s.processes {
@@ -97,29 +102,10 @@ func (s *Source) dueProcesses(pods []driver.PodProcesses, now time.Time) []int {
 			delete(s.processes, pid)
 		}
 	}
-	for i := range all {
-		all[i] = slices.DeleteFunc(slices.Clone(all[i]), func(pid int) bool {
-			p := s.processes[pid]
-			return p == nil || now.Before(p.due) && p.due.Sub(now) <= maxRescan
-		})
-		slices.SortFunc(all[i], func(a, b int) int {
-			return cmp.Or(s.processes[a].due.Compare(s.processes[b].due), cmp.Compare(a, b))
-		})
-	}
-	return inTurns(all)
-}
-
-// inTurns returns the elements of lists: first elements, then second elements, and so on.
-func inTurns(lists [][]int) (out []int) {
-	for n, more := 0, true; more; n++ {
-		more = false
-		for _, list := range lists {
-			if n < len(list) {
-				out, more = append(out, list[n]), true
-			}
-		}
-	}
-	return out
+	slices.SortFunc(due, func(a, b int) int {
+		return cmp.Or(s.processes[a].due.Compare(s.processes[b].due), cmp.Compare(a, b))
+	})
+	return due
 }
 
 // look scans the open files of a process and returns their number.

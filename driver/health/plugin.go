@@ -49,8 +49,6 @@ const (
 	// maxDevices is the maximum number of devices of all drivers.
 	maxDevices = 8192
 	maxName    = 253
-	// maxNamed is the maximum number of unhealthy devices that a description names.
-	maxNamed = 8
 )
 
 // due reports whether an attempt must be started.
@@ -178,22 +176,10 @@ func (p *plugin) describe(now time.Time) string {
 	case !p.reported:
 		return p.driver + ": streams health, and has not reported any yet"
 	}
-	counts, named := map[driver.HealthStatus]int{}, []string{}
-	for _, key := range p.sorted() {
-		d := p.current(p.devices[key], now)
-		counts[d.status]++
-		if d.status != driver.HealthGood && len(named) < maxNamed {
-			about := key.name + " is " + d.status.String()
-			if d.message != "" {
-				about += " (" + d.message + ")"
-			}
-			named = append(named, about)
-		}
+	counts := map[driver.HealthStatus]int{}
+	for _, d := range p.devices {
+		counts[p.current(d, now).status]++
 	}
-	line := fmt.Sprintf("%s: streams health (%s): %d healthy, %d unhealthy, %d unknown",
+	return fmt.Sprintf("%s: streams health (%s): %d healthy, %d unhealthy, %d unknown",
 		p.driver, p.service, counts[driver.HealthGood], counts[driver.HealthBad], counts[driver.HealthUnknown])
-	if len(named) > 0 {
-		line += ": " + strings.Join(named, ", ")
-	}
-	return line
 }

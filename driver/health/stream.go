@@ -195,18 +195,8 @@ func (s *Source) take(p *plugin, report *healthv1.NodeWatchResourcesResponse, he
 		}
 	}
 	p.take(report, s.now(), room, s.rejected)
-	s.endOlder(p)
 	if heldBack {
 		s.rejected.Add(driver.ReasonRateLimited, 1)
-	}
-}
-
-// endOlder ends the streams of earlier plugins of the same driver.
-func (s *Source) endOlder(p *plugin) {
-	for _, other := range s.plugins {
-		if other != p && other.driver == p.driver && other.busy && other.id.changed < p.id.changed {
-			other.cancel()
-		}
 	}
 }
 

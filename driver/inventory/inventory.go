@@ -9,10 +9,14 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"os"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 const (
@@ -133,4 +137,91 @@ func (b *builder) add(o Offer) {
 		b.parts.add(id, d)
 		b.inventory[id] = d.entry
 	}
+}
+
+// dropFalseUUIDs clears UUIDs that do not identify a device: one that several devices of a pool
+// have, and one that is the pool's name and an index. They would match samples with the wrong
+// device. Devices that cannot be measured do not count as another device: a GPU may also be listed
+// for passthrough to guests.
+func dropFalseUUIDs(inventory driver.Inventory) {
+	type named struct{ driver, pool, uuid string }
+	count := map[named]int{}
+	key := func(id driver.ID, e *driver.Entry) named {
+		return named{id.Driver, id.Pool, strings.ToLower(e.UUID)}
+	}
+	for id, e := range inventory {
+		if e.UUID != "" && e.Kind.Measurable() {
+			count[key(id, &e)]++
+		}
+	}
+	for id, e := range inventory {
+		if count[key(id, &e)] > 1 || isIndex(e.UUID, id.Pool) {
+			e.UUID = ""
+			inventory[id] = e
+		}
+	}
+}
+
+// isIndex reports whether the UUID is the pool's name, a dash and a number.
+func isIndex(uuid, pool string) bool {
+	n, ok := strings.CutPrefix(uuid, pool+"-")
+	return ok && decimal(n) != ""
+}
+
+// racyWindow is the time after a write in which another write may leave the modification time
+// unchanged: the clock of the file system has a resolution of a few milliseconds.
+const racyWindow = 50 * time.Millisecond
+
+// File is a file that may change, including by a rename or through the symbolic links of a
+// ConfigMap. It is not safe for concurrent use.
+type File struct {
+	path string
+	now  func() time.Time
+	seen stamp
+}
+
+// NewFile returns the file at a path without reading it.
+func NewFile(path string) *File { return &File{path: path, now: time.Now} }
+
+// Path returns the path of the file.
+func (f *File) Path() string { return f.path }
+
+// Load returns the content of the file if it has changed since the last successful Load. If it has
+// not, Load makes a single stat call. For a file above 64 MiB it returns [sysfs.ErrTooLarge].
+func (f *File) Load() (data []byte, changed bool, err error) {
+	info, err := os.Stat(f.path)
+	if err != nil {
+		f.seen = stamp{}
+		return nil, false, fmt.Errorf("load file: %w", err)
+	}
+	current := stampOf(info, f.now())
+	if current.same(f.seen) {
+		return nil, false, nil
+	}
+	if data, err = sysfs.ReadFile(f.path, manifest.MaxBytes); err != nil {
+		return nil, false, fmt.Errorf("load file: %w", err)
+	}
+	f.seen = current
+	return data, true, nil
+}
+
+// Modified returns the modification time of the last loaded content; zero: none was loaded.
+func (f *File) Modified() time.Time { return f.seen.mtime }
+
+// stamp identifies the content of a file without reading it.
+type stamp struct {
+	mtime time.Time
+	size  int64
+	info  os.FileInfo // for device and inode
+	racy  bool        // the file was written just before the stamp was taken
+}
+
+func stampOf(info os.FileInfo, now time.Time) stamp {
+	age := now.Sub(info.ModTime())
+	return stamp{mtime: info.ModTime(), size: info.Size(), info: info, racy: age >= 0 && age < racyWindow}
+}
+
+// same reports whether s, taken later than old, certainly stands for the same content.
+func (s stamp) same(old stamp) bool {
+	return old.info != nil && !old.racy && s.mtime.Equal(old.mtime) && s.size == old.size && os.SameFile(s.info, old.info)
 }

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -64,21 +65,6 @@ func TestBindingConditions(t *testing.T) {
 		for id, entry := range parse(t, []byte(sliceOf(1, `"nodeName":"node1"`, device)), "node1") {
 			expect.That(t, entry.Conditional == want, "%s: %v has binding conditions: %v", device, id, entry.Conditional)
 		}
-	}
-}
-
-// The labels of nodes are unknown: devices for which they decide are left out, and counted.
-func TestPlacementByLabels(t *testing.T) {
-	for terms, want := range map[string]driver.Rejections{
-		`{"matchExpressions":[{"key":"zone","operator":"Exists"}]}`: {driver.ReasonNodeSelector: 1},
-		`{"matchFields":[{"key":"metadata.name","operator":"In","values":["n2"]}],"matchExpressions":[{"key":"zone",` +
-			`"operator":"Exists"}]}`: {},
-	} {
-		slice, ok := decoded(t, []byte(sliceOf(1, `"nodeSelector":{"nodeSelectorTerms":[`+terms+`]}`, `{"name":"x"}`)))
-		must.That(t, ok, "%s is malformed", terms)
-		rejected := driver.Rejections{}
-		found, _ := Build([]Offer{slice.OfferTo("n1", math.MaxInt, rejected)})
-		expect.That(t, len(found) == 0 && cmp.Equal(rejected, want), "%s: %d devices, rejected %v", terms, len(found), rejected)
 	}
 }
 
@@ -310,4 +296,128 @@ func BenchmarkParseSlices(b *testing.B) {
 			}
 		})
 	}
+}
+
+// TestVersions writes the same slices in the three versions, in YAML and JSON, as documents and as
+// lists, and wants the same inventory from all.
+func TestVersions(t *testing.T) {
+	source := readTestdata(t, "drivers.yaml")
+	want := parse(t, source, "")
+	for _, version := range []string{"v1", "v1beta2", "v1beta1", "v1alpha3"} {
+		var objects []json.RawMessage
+		for doc := range strings.SplitSeq(string(source), "\n---\n") {
+			objects = append(objects, inVersion(t, doc, version))
+		}
+		list, typed := asList(t, "v1", "List", objects), asList(t, "resource.k8s.io/"+version, "ResourceSliceList", objects)
+		for form, data := range map[string][]byte{
+			"list": list, "typed list": typed, "YAML list": asYAML(t, list),
+			"documents":           bytes.Join(rawBytes(objects), []byte("\n---\n")),
+			"concatenated":        bytes.Join(rawBytes(objects), nil),
+			"JSON, YAML and list": slices.Concat(objects[0], []byte("\n---\n"), asYAML(t, asList(t, "v1", "List", objects[1:]))),
+		} {
+			t.Run(version+"/"+form, func(t *testing.T) {
+				expect.Equal(t, "", want, parse(t, data, ""))
+			})
+		}
+	}
+}
+
+// inVersion returns a v1 slice as another version writes it.
+func inVersion(t *testing.T, doc, version string) json.RawMessage {
+	var object map[string]any
+	must.Do(t, yaml.Unmarshal([]byte(doc), &object))
+	object["apiVersion"] = "resource.k8s.io/" + version
+	if version == "v1beta1" || version == "v1alpha3" {
+		spec := object["spec"].(map[string]any)
+		for i, d := range spec["devices"].([]any) {
+			basic := d.(map[string]any)
+			name := basic["name"]
+			delete(basic, "name")
+			flattenCapacity(basic, version)
+			spec["devices"].([]any)[i] = map[string]any{"name": name, "basic": basic}
+		}
+	}
+	raw := must.Get(json.Marshal(object))(t)
+	return raw
+}
+
+// flattenCapacity writes the capacities as v1alpha3 does: without an object about each.
+func flattenCapacity(basic map[string]any, version string) {
+	capacity, _ := basic["capacity"].(map[string]any)
+	for name, c := range capacity {
+		if version == "v1alpha3" {
+			capacity[name] = c.(map[string]any)["value"]
+		}
+	}
+}
+
+func asList(t *testing.T, apiVersion, kind string, items []json.RawMessage) []byte {
+	raw := must.Get(json.Marshal(map[string]any{"apiVersion": apiVersion, "kind": kind, "items": items}))(t)
+	return raw
+}
+
+func asYAML(t *testing.T, raw []byte) []byte {
+	out := must.Get(yaml.JSONToYAML(raw))(t)
+	return out
+}
+
+func rawBytes(raw []json.RawMessage) [][]byte {
+	var out [][]byte
+	for _, r := range raw {
+		out = append(out, r)
+	}
+	return out
+}
+
+// A driver with too many devices loses those beyond its bound, and takes none from others. All
+// drivers together have a bound too.
+func TestTooManyDevices(t *testing.T) {
+	offer := func(driverName string, n int) string {
+		var devices []string
+		for i := range n {
+			devices = append(devices, fmt.Sprintf(`{"name":"x%d"}`, i))
+		}
+		return strings.ReplaceAll(sliceOf(1, here, devices...), "d.test", driverName)
+	}
+	for name, tc := range map[string]struct {
+		slices        []string
+		want, surplus int
+	}{
+		"one driver": {[]string{offer("a.test", maxDriverDevices+3), offer("b.test", 1)}, maxDriverDevices + 1, 3},
+		"all drivers": {
+			[]string{
+				offer("a.test", maxDriverDevices), offer("b.test", maxDriverDevices), offer("c.test", maxDriverDevices),
+				offer("d.test", maxDriverDevices), offer("e.test", 7),
+			}, maxDevices, 7,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, rejected, err := ParseSlices([]byte(strings.Join(tc.slices, "\n---\n")), "n1")
+			if err != nil || len(got) != tc.want ||
+				!cmp.Equal(driver.Rejections{driver.ReasonTooManyDevices: tc.surplus}, rejected) {
+				t.Errorf("%d devices, want %d; rejected %v; error %v", len(got), tc.want, rejected, err)
+			}
+		})
+	}
+}
+
+// An offer is not larger than it may be. Devices without room are counted.
+func TestOfferHasBounds(t *testing.T) {
+	var devices []string
+	for i := range 10 {
+		uuid := strings.Repeat("u", 64)
+		devices = append(devices, fmt.Sprintf(`{"name":"x%d","attributes":{"uuid":{"string":%q}}}`, i, uuid))
+	}
+	slice, ok := decoded(t, []byte(sliceOf(1, here, devices...)))
+	must.That(t, ok, "malformed")
+	rejected := driver.Rejections{}
+	whole := slice.OfferTo("n1", math.MaxInt, rejected)
+	expect.That(t, len(rejected) == 0, "rejected %v of what has room", rejected)
+	half := slice.OfferTo("n1", whole.Size()/2, rejected)
+	found, _ := Build([]Offer{half})
+	expect.That(t, half.Size() <= whole.Size()/2 && len(found) == 4 && rejected[driver.ReasonTooManyDevices] == 6,
+		"%d of %d bytes, %d devices, rejected %v", half.Size(), whole.Size(), len(found), rejected)
+	elsewhere := slice.OfferTo("n2", 0, rejected)
+	expect.That(t, len(elsewhere.devices) == 0 && elsewhere.Size() <= 1024,
+		"another node's slice takes %d bytes, %d devices", elsewhere.Size(), len(elsewhere.devices))
 }

@@ -144,3 +144,7 @@ func pluginKeys(id driver.ID, h *driver.Hardware) []string {
 func IsPassthrough(root string, h driver.Hardware) bool {
 	return h.PCI != "" && sysfs.Driver(sysfs.PCIDevice(root, h.PCI)) == "vfio-pci"
 }
+
+// PCIPath returns the position of a PCI device, as [sysfs.PCIPathOf] does. root is the mount point
+// of sysfs.
+func PCIPath(root, address string) (driver.PCIPath, error) { return sysfs.PCIPathOf(root, address) }

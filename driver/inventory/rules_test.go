@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -149,5 +151,158 @@ spec:
 `), "node")
 		got := found[driver.ID{Driver: "gpu.x", Pool: "node", Device: "d"}].PCIeRoot
 		expect.That(t, err == nil && got == want, "%s: %q, %v, %v, want %q", value, got, rejected, err, want)
+	}
+}
+
+// The amounts are those of the API's own description of CapacityRequestPolicy.
+func TestPolicies(t *testing.T) {
+	const device = `{"name":"g","allowMultipleAllocations":true,"capacity":` +
+		`{"memory":{"value":"80","requestPolicy":POLICY},"cores":{"value":"100"}}}`
+	type request struct{ amount, consumes float64 } // below 0: it can't be allocated
+	none := []request{{0, -1}, {30, -1}}
+	for name, tc := range map[string]struct {
+		policy   string
+		want     []driver.RequestPolicy
+		requests []request
+		rejected int
+	}{
+		"none": {policy: `null`},
+		"values": {
+			policy: `{"default":"10","validValues":["40","10","20"]}`,
+			want:   []driver.RequestPolicy{{Resource: "memory", Values: []float64{10, 20, 40}}},
+			requests: []request{
+				{0, 10}, {10, 10}, {11, 20}, {40, 40}, {41, -1},
+			},
+		},
+		"range": {
+			policy:   `{"default":"10","validRange":{"min":"10","max":"60"}}`,
+			want:     []driver.RequestPolicy{{Resource: "memory", Min: 10, Max: 60}},
+			requests: []request{{3, 10}, {10.5, 10.5}, {60, 60}, {61, -1}},
+		},
+		"steps": {
+			policy:   `{"default":"10","validRange":{"min":"5","max":"60","step":"10"}}`,
+			want:     []driver.RequestPolicy{{Resource: "memory", Min: 5, Max: 60, Step: 10}},
+			requests: []request{{0, 5}, {5, 5}, {6, 15}, {15, 15}, {50, 55}, {56, -1}},
+		},
+		"a default alone": {
+			policy: `{"default":"10"}`, want: []driver.RequestPolicy{{Resource: "memory"}}, requests: []request{{7, 7}},
+		},
+		"negative amount": {
+			policy: `{"validRange":{"min":"-1"}}`, rejected: 1, requests: none,
+			want: []driver.RequestPolicy{{Resource: "memory", Values: []float64{}}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in, rejected, err := ParseSlices([]byte(sliceOf(1, here, strings.Replace(device, "POLICY", tc.policy, 1))), "n1")
+			must.Do(t, err)
+			got := in[driver.ID{Driver: "d.test", Pool: "p", Device: "g"}].Policies
+			expect.Equal(t, "policies,", tc.want, got)
+			expect.That(t, rejected[driver.ReasonMalformedCapacity] == tc.rejected,
+				"rejected %v, want %d", rejected, tc.rejected)
+			for _, r := range tc.requests {
+				if consumes, ok := got[0].Consumed(r.amount); ok != (r.consumes >= 0) || ok && consumes != r.consumes {
+					t.Errorf("a request for %v consumes %v, %v; want %v", r.amount, consumes, ok, r.consumes)
+				}
+			}
+		})
+	}
+	alone := sliceOf(1, here,
+		`{"name":"g","capacity":{"memory":{"value":"80","requestPolicy":{"validRange":{"min":"1"}}}}}`)
+	for id, entry := range parse(t, []byte(alone), "n1") {
+		expect.That(t, entry.Policies == nil, "%v has %v, though it is allocated once", id, entry.Policies)
+	}
+}
+
+// cpuSpec is what dra-driver-cpu writes, in one file for all claims (pkg/driver, cdi.go and
+// dra_hooks.go), after "devices":.
+func cpuSpec(devices string) string {
+	return `{"cdiVersion":"0.8.0","kind":"dra.k8s.io/cpu","containerEdits":{},"devices":` + devices + `}`
+}
+
+func cpuDevice(name, env string) string {
+	return `{"name":"` + name + `","containerEdits":{"env":[` + env + `]}}`
+}
+
+func TestCPUsOfSpecs(t *testing.T) {
+	dir := t.TempDir()
+	c := NewCDI([]string{dir}, "")
+	cpus := func(names ...string) []int {
+		c.refresh()
+		return c.CPUs(names)
+	}
+	const first, second = "dra.k8s.io/cpu=claim-1", "dra.k8s.io/cpu=claim-2"
+	path := filepath.Join(dir, "dra.cpu.json")
+	write(t, path, cpuSpec(`[]`))
+	if got := cpus(first); got != nil || len(c.Rejected()) > 0 {
+		t.Errorf("without claims: %v, rejected %v", got, c.Rejected())
+	}
+	write(t, path, cpuSpec(`[`+cpuDevice("claim-1", `"DRA_CPUSET_1=8,0-3,2"`)+`]`))
+	expect.Equal(t, "", []int{0, 1, 2, 3, 8}, cpus("vendor.test/dev=x", first))
+	changes := func(devices string) []change {
+		write(t, path, cpuSpec(devices))
+		return c.refresh().changes
+	}
+	came := changes(`[` + cpuDevice("claim-1", `"DRA_CPUSET_1=0-3,8"`) + `,` +
+		cpuDevice("claim-2", `"DRA_CPUSET_2=4"`) + `]`)
+	expect.That(t, len(came) == 1 && !came[0].gone && cmp.Equal([]string{second}, came[0].names),
+		"a second claim: %+v", came)
+	expect.Equal(t, "", []int{4}, cpus(second))
+	gone := changes(`[` + cpuDevice("claim-2", `"DRA_CPUSET_2=4"`) + `]`)
+	expect.That(t, len(gone) == 1 && gone[0].gone && cmp.Equal([]string{first}, gone[0].names),
+		"the first is gone: %+v", gone)
+	for env, want := range map[string][]int{
+		`"DRA_CPUSET_1=0-"`: nil, `"DRA_CPUSET_1="`: nil, `"DRA_CPUSET_1"`: nil, `"X=0","DRA_CPUSET_1=7"`: {7},
+		`"DRA_CPUSET_1=0","DRA_CPUSET_2=1"`: nil, `"DRA_CPUSET_1=9999"`: nil,
+	} {
+		write(t, path, cpuSpec(`[`+cpuDevice("claim-1", env)+`]`))
+		expect.Equal(t, env, want, cpus(first))
+	}
+	write(t, path, `{"kind":"vendor.test/dev","devices":[`+cpuDevice("claim-1", `"DRA_CPUSET_1=0"`)+`]}`)
+	if got := cpus("vendor.test/dev=claim-1"); got != nil {
+		t.Errorf("of another kind: %v", got)
+	}
+}
+
+func TestCPUGroup(t *testing.T) {
+	root := t.TempDir()
+	drivertest.WriteTree(t, root, `
+devices/system/cpu/online: 0-2,5
+devices/system/cpu/cpu0/topology/physical_package_id: 0
+devices/system/cpu/cpu1/topology/physical_package_id: 1
+devices/system/cpu/cpu2/topology/physical_package_id: 0
+devices/system/cpu/cpu3/topology/physical_package_id: 0
+devices/system/node/node0/cpulist: 2,0
+devices/system/node/node1/cpulist: 1,5
+devices/system/node/node2/cpulist: 
+devices/system/node/node3/cpulist: ?
+`)
+	for name, want := range map[string]struct {
+		is      bool
+		numa    string
+		cpus    []int
+		failing bool
+	}{
+		"cpudevnuma000":   {is: true, numa: "0", cpus: []int{0, 2}},
+		"cpudevnuma001":   {is: true, numa: "1", cpus: []int{1, 5}},
+		"cpudevnuma002":   {is: true, numa: "2"},
+		"cpudevnuma003":   {is: true, numa: "3", failing: true},
+		"cpudevnuma004":   {is: true, numa: "4", failing: true},
+		"cpudevsocket000": {is: true, cpus: []int{0, 2}},
+		"cpudevsocket001": {is: true, cpus: []int{1}},
+		"cpudevmachine":   {is: true, cpus: []int{0, 1, 2, 5}},
+		"cpudev000":       {}, "cpudevnuma": {}, "cpudevnuma-1": {}, "gpu-0": {},
+	} {
+		group, is := CPUGroupOf(driver.ID{Driver: "dra.cpu", Pool: "node", Device: name})
+		expect.That(t, is == want.is && group.NUMANode() == want.numa,
+			"%s: a group %v, of NUMA node %q", name, is, group.NUMANode())
+		if !is {
+			continue
+		}
+		cpus, err := group.CPUs(root)
+		diff := cmp.Diff(want.cpus, cpus)
+		expect.That(t, diff == "" && (err != nil) == want.failing, "%s: error %v, CPUs -want +got:\n%s", name, err, diff)
+	}
+	if _, is := CPUGroupOf(driver.ID{Driver: "gpu.example.com", Device: "cpudevnuma000"}); is {
+		t.Error("another driver's device is a group of CPUs")
 	}
 }

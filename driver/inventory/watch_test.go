@@ -114,40 +114,6 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchBurst writes and removes many specs at once: each comes and goes exactly once.
-func TestWatchBurst(t *testing.T) {
-	dir := t.TempDir()
-	c := NewCDI([]string{dir}, "")
-	c.Load()
-	events := watching(t, c)
-	const n = 200
-	paths := make([]string, n)
-	for i := range n {
-		paths[i] = filepath.Join(dir, fmt.Sprintf("%d.yaml", i))
-		write(t, paths[i]+".tmp", spec(fmt.Sprint("d", i)))
-		must.Do(t, os.Rename(paths[i]+".tmp", paths[i]))
-	}
-	seen := map[string]int{}
-	for range n {
-		seen[(<-events).Names[0]]++
-	}
-	for _, path := range paths {
-		must.Do(t, os.Remove(path))
-	}
-	for left := n; left > 0; {
-		e := <-events
-		must.That(t, e.Gone, "%+v", e)
-		for _, name := range e.Names {
-			seen[name]++
-			left--
-		}
-	}
-	for name, times := range seen {
-		expect.That(t, times == 2, "%s: %d events, want 2", name, times)
-	}
-	expect.That(t, len(seen) == n && len(events) == 0, "%d names, want %d; %d events more", len(seen), n, len(events))
-}
-
 // TestWatchPolls holds that, without inotify, changes are found within a poll's interval and dated.
 func TestWatchPolls(t *testing.T) {
 	dir := t.TempDir()
@@ -178,16 +144,6 @@ func TestWatchPolls(t *testing.T) {
 		expect.Equal(t, "", []event{came("a"), gone("a")}, got)
 		expect.Equal(t, "times", []time.Duration{pollInterval, 2 * pollInterval}, times)
 	})
-}
-
-// TestWatcherAdd holds that a folder that is missing keeps no other from being watched.
-func TestWatcherAdd(t *testing.T) {
-	w := openWatcher()
-	defer w.close()
-	dir := t.TempDir()
-	expect.That(t, !w.add([]string{filepath.Join(dir, "missing"), dir}), "a folder that is not there is watched")
-	expect.Equal(t, "", []string{dir}, w.notify.WatchList())
-	expect.That(t, w.add([]string{dir}), "a folder that is watched is not watched")
 }
 
 // TestWaitOverflow holds that a lost event means another look, and that a foreign file's does not.

@@ -34,7 +34,6 @@ type machine struct {
 }
 
 func newMachine(tb testing.TB) *machine {
-	tb.Helper()
 	m := &machine{TB: tb, root: tb.TempDir(), clock: time.Unix(1_800_000_000, 0), log: 1000 * time.Second, sequence: 5000}
 	drivertest.WriteTree(tb, m.root, `
 sys/bus/pci/devices/0000:65:00.0/vendor: 0x10de
@@ -72,7 +71,6 @@ func (m *machine) record(text string) string {
 func (m *machine) write(text string) { m.writeRaw(m.record(text)) }
 
 func (m *machine) writeRaw(text string) {
-	m.Helper()
 	f, err := os.OpenFile(m.path, os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
 	if err == nil {
 		_, err = f.WriteString(text)
@@ -83,7 +81,6 @@ func (m *machine) writeRaw(text string) {
 
 // sample returns the samples, which have no error.
 func (m *machine) sample() []driver.Sample {
-	m.Helper()
 	samples := must.Get(m.Sample(m.Context()))(m)
 	return samples
 }
@@ -272,7 +269,6 @@ func TestReopened(t *testing.T) {
 }
 
 func (m *machine) sampleError(want error) {
-	m.Helper()
 	_, err := m.Sample(m.Context())
 	must.That(m, errors.Is(err, want), "error %v, want %v", err, want)
 }
@@ -349,7 +345,6 @@ func TestRecordsOneByOne(t *testing.T) {
 	defer func() { _ = log.Close() }()
 	must.Get(unix.FcntlInt(log.Fd(), unix.F_SETFL, unix.O_DIRECT))(t)
 	write := func(record string) {
-		t.Helper()
 		must.Get(log.WriteString(record))(t)
 	}
 	write("6,1,100,-;nvidia 0000:65:00.0: enabling device\n SUBSYSTEM=pci\n DEVICE=+pci:0000:65:00.0\n")

@@ -3,6 +3,8 @@
 package nvml
 
 import (
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -192,4 +194,174 @@ func readMargin(r *reader, device nvml.Device) nvml.Return {
 		r.add(driver.TemperatureMargin, float64(margin.MarginTemperature))
 	}
 	return answer
+}
+
+// callError is a call that failed.
+type callError struct {
+	call   string // name of the function in nvml.h
+	answer nvml.Return
+	text   string // NVML's description of answer
+}
+
+func (e callError) Error() string { return e.call + ": " + e.text }
+
+// permissionHint describes the permission to read a whole GPU in MIG mode. NVIDIA's container
+// toolkit grants it to containers with NVIDIA_MIG_MONITOR_DEVICES=all, and does not start such a
+// container without CAP_SYS_ADMIN.
+const permissionHint = ": the whole GPU can't be read in MIG mode; set nvidia.migMonitor=true in the chart, or" +
+	" give the container NVIDIA_MIG_MONITOR_DEVICES=all and CAP_SYS_ADMIN"
+
+// failure returns the error of a call, nil if it succeeded.
+func failure(call string, answer nvml.Return) error {
+	if answer == nvml.SUCCESS {
+		return nil
+	}
+	text := answer.Error()
+	if answer == nvml.ERROR_NO_PERMISSION {
+		text += permissionHint
+	}
+	return driver.WithReason(reasonOf(answer), callError{call, answer, text})
+}
+
+func reasonOf(answer nvml.Return) driver.Reason {
+	switch answer {
+	case nvml.ERROR_GPU_IS_LOST:
+		return driver.ReasonGPULost
+	case nvml.ERROR_NO_PERMISSION:
+		return driver.ReasonForbidden
+	case nvml.ERROR_DRIVER_NOT_LOADED:
+		return driver.ReasonDriverNotLoaded
+	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return driver.ReasonDriverMismatch
+	case nvml.ERROR_TIMEOUT:
+		return driver.ReasonTimeout
+	default:
+		return driver.ReasonOther
+	}
+}
+
+func answerOf(err error) nvml.Return {
+	if e, ok := errors.AsType[callError](err); ok {
+		return e.answer
+	}
+	return nvml.SUCCESS
+}
+
+// noHardware reports whether NVML could not be initialised because there is no library, no driver
+// or no GPU.
+func noHardware(err error) bool {
+	return slices.Contains([]nvml.Return{
+		nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_GPU_NOT_FOUND,
+	}, answerOf(err))
+}
+
+// driverIsGone reports whether NVML must be initialised again after an error.
+func driverIsGone(err error) bool {
+	return slices.Contains([]nvml.Return{
+		nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH,
+	}, answerOf(err))
+}
+
+// kindOf classifies the return value of a function.
+func kindOf(answer nvml.Return) answerKind {
+	switch answer {
+	case nvml.SUCCESS:
+		return answered
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_ARGUMENT_VERSION_MISMATCH,
+		nvml.ERROR_DEPRECATED:
+		return unsupported
+	case nvml.ERROR_NOT_FOUND, nvml.ERROR_NO_DATA, nvml.ERROR_NOT_READY:
+		return nothingNow
+	case nvml.ERROR_GPU_IS_LOST, nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED,
+		nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return lost
+	default:
+		return unreadable
+	}
+}
+
+type answerKind uint8
+
+const (
+	answered    answerKind = iota
+	unsupported            // by the device, the driver or the library
+	nothingNow             // there is no value at the moment
+	unreadable             // the value cannot be read
+	lost                   // the GPU cannot be read at all
+)
+
+const (
+	// maxEvents is the maximum number of events of one sample.
+	maxEvents = 256
+	// noInstance is the ID of an event without GPU or compute instance (nvmlEventData_t).
+	noInstance = 0xffffffff
+)
+
+// subscribe subscribes to the XID errors of the GPUs (nvmlDeviceRegisterEvents). It ignores GPUs
+// and machines that do not support events.
+func (s *session) subscribe(gpus []foundGPU) {
+	set, answer := s.lib.EventSetCreate()
+	if answer != nvml.SUCCESS {
+		return
+	}
+	s.events = set
+	for _, g := range gpus {
+		_ = g.handle.RegisterEvents(nvml.EventTypeXidCriticalError, set)
+	}
+}
+
+// polled is the result of poll.
+type polled struct {
+	events []nvml.EventData
+	err    error
+}
+
+// poll returns the events since the poll before, or since the start of the session.
+// nvmlEventSetWait_v2 waits for at least a millisecond if there is none.
+func (s *session) poll() polled {
+	var p polled
+	if s.events == nil {
+		return p
+	}
+	for len(p.events) < maxEvents {
+		event, answer := s.events.Wait(1)
+		switch {
+		case answer == nvml.SUCCESS:
+			if event.EventType == nvml.EventTypeXidCriticalError {
+				p.events = append(p.events, event)
+			}
+			continue
+		case answer != nvml.ERROR_TIMEOUT && kindOf(answer) == unreadable:
+			p.err = failure("nvmlEventSetWait_v2", answer)
+		}
+		break
+	}
+	return p
+}
+
+// xidCounts has the XID errors of each device, by UUID.
+type xidCounts map[string]*nvidia.XIDs
+
+// add counts events. The counter of a new code was zero when the GPU was last read.
+func (c xidCounts) add(p polled, gpus []*gpu) {
+	for _, e := range p.events {
+		i := slices.IndexFunc(gpus, func(g *gpu) bool { return g.handle == e.Device })
+		if i < 0 {
+			continue
+		}
+		uuid := gpus[i].deviceOf(e.GpuInstanceId, e.ComputeInstanceId)
+		if c[uuid] == nil {
+			c[uuid] = &nvidia.XIDs{}
+		}
+		c[uuid].Count(nvidia.Error{Code: int64(e.EventData), Before: gpus[i].readAt}) // NVML does not report the time
+	}
+}
+
+// report adds the counts, as of now, to the samples of all devices, including lost GPUs, whose last
+// error shows the cause.
+func (c xidCounts) report(samples []driver.Sample, now time.Time) {
+	for i := range samples {
+		s := &samples[i]
+		c[s.Hardware.UUID].Report(s, now)
+	}
 }

@@ -3,6 +3,8 @@
 package nvml
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
@@ -76,3 +79,23 @@ func TestForwarded(t *testing.T) {
 		t.Errorf("functions that are called and those that are forwarded (-called +forwarded):\n%s", diff)
 	}
 }
+
+// machine is the fake. A process can have only one. Each test resets it.
+var machine *nvmltest.Machine
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "nvml")
+	if err == nil {
+		machine, err = nvmltest.New(context.Background(), dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(status)
+	}))
+}
+
+func newClock() *nvidiatest.Clock { return nvidiatest.NewClock(machine) }

@@ -111,9 +111,8 @@ func TestGPM(t *testing.T) {
 	expect.That(t, machine.GPMSamples == 2, "%d GPM samples are allocated for one GPU", machine.GPMSamples)
 	machine.GPMNaN = int64(nvml.GPM_METRIC_GRAPHICS_UTIL)
 	c.Advance(1)
-	if v, ok := nvidiatest.Value(of(t, nvidiatest.Sample(t, s), g.UUID()), driver.Utilization); !ok || v != g.Utilization {
-		t.Errorf("utilization is %v, want NVML's own where GPM answers NaN", v)
-	}
+	v, ok := nvidiatest.Value(of(t, nvidiatest.Sample(t, s), g.UUID()), driver.Utilization)
+	expect.That(t, ok && v == g.Utilization, "utilization is %v, want NVML's own where GPM answers NaN", v)
 }
 
 // The node of the GPU's memory is sysfs's, where that has one.

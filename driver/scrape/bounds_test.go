@@ -80,9 +80,7 @@ func TestBoundsAreShared(t *testing.T) {
 		for i := range c.Endpoints {
 			b := c.Endpoints[i].bounds()
 			all = bounds{all.series + b.series, all.text + b.text}
-			if b.series < allSeries/max(n, 2) || b.text < allText/max(n, 2) {
-				t.Errorf("of %d endpoints one has %+v", n, b)
-			}
+			expect.That(t, b.series >= allSeries/max(n, 2) && b.text >= allText/max(n, 2), "of %d endpoints one has %+v", n, b)
 		}
 		expect.That(t, all.series <= allSeries && all.text <= allText,
 			"%d endpoints may hold %+v", n, all)

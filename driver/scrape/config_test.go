@@ -157,9 +157,8 @@ func TestLoad(t *testing.T) {
 		t.Errorf("error is %v", err)
 	}
 	_, err := New(c.Endpoints[0], "")
-	if err == nil || !strings.Contains(err.Error(), `endpoint "vendor": client settings`) {
-		t.Errorf("error of a CA file that is not there is %v", err)
-	}
+	expect.That(t, err != nil && strings.Contains(err.Error(), `endpoint "vendor": client settings`),
+		"error of a CA file that is not there is %v", err)
 }
 
 // Whatever the input, an accepted configuration makes sources, and an error is one line.

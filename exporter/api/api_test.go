@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -274,32 +273,4 @@ func validate(schema *jsonschema.Schema, text string) error {
 		return err
 	}
 	return schema.Validate(value)
-}
-
-// The schemas describe every type and list the required fields.
-func TestDescribed(t *testing.T) {
-	for path, of := range map[string][2]string{
-		published: {"Report", "devices"}, publishedFit: {"FitReport", "claims"}, publishedHistory: {"HistoryReport", "times"},
-		publishedIncidents: {"Incident", "holders"}, publishedReceipts: {"Receipt", "total"},
-	} {
-		t.Run(path, func(t *testing.T) { checkDescribed(t, path, of[0], of[1]) })
-	}
-}
-
-func checkDescribed(t *testing.T, path, required, field string) {
-	text := must.Get(os.ReadFile(path))(t)
-	var schema struct {
-		Defs map[string]struct {
-			Description string
-			Properties  map[string]any
-			Required    []string
-		} `json:"$defs"`
-	}
-	must.Do(t, json.Unmarshal(text, &schema))
-	expect.That(t, len(schema.Defs) >= 3 && slices.Contains(schema.Defs[required].Required, field),
-		"%d types; of %s are required %v", len(schema.Defs), required, schema.Defs[required].Required)
-	for name, d := range schema.Defs {
-		expect.That(t, d.Description != "" && len(d.Properties) != 0,
-			"%s: description %q, and %d properties", name, d.Description, len(d.Properties))
-	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/state"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -36,15 +37,12 @@ func open(t *testing.T, path string) (*Folder, rejections) {
 		Path: path, Log: slog.New(slog.DiscardHandler), Rejected: func(r driver.Rejection) { counts[r.Reason] += r.Count },
 		Report: func(time.Duration, error) {},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return f, counts
 }
 
 // keep writes documents, and waits until they are written.
 func keep(t *testing.T, f *Folder, entries ...entry) {
-	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, e := range entries {
@@ -90,23 +88,17 @@ func TestDamage(t *testing.T) {
 		must.Do(t, os.WriteFile(bad, content, 0o600))
 		before := counts[driver.ReasonMalformed]
 		got := load(f)
-		if !slices.Contains(got, "1 x") || !slices.Contains(got, "3 z") {
-			t.Fatalf("with %x the documents are %q", content, got)
-		}
+		must.That(t, slices.Contains(got, "1 x") && slices.Contains(got, "3 z"), "with %x the documents are %q", content, got)
 		// A changed byte of the header, such as its time, is no damage.
-		if whole := len(got) == 3; whole == (counts[driver.ReasonMalformed] > before) {
-			t.Fatalf("with %x: %d documents, and %d rejections more", content, len(got), counts[driver.ReasonMalformed]-before)
-		}
+		must.That(t, (len(got) == 3) != (counts[driver.ReasonMalformed] > before),
+			"with %x: %d documents, and %d rejections more", content, len(got), counts[driver.ReasonMalformed]-before)
 		if len(got) == 2 {
 			lost++
-			if _, err := os.Stat(bad); err == nil {
-				t.Fatal("the damaged file is still there")
-			}
+			_, err := os.Stat(bad)
+			must.That(t, err != nil, "the damaged file is still there")
 		}
 	}
-	if lost < len(damaged)*9/10 {
-		t.Errorf("of %d damaged files %d were noticed", len(damaged), lost)
-	}
+	expect.That(t, lost >= len(damaged)*9/10, "of %d damaged files %d were noticed", len(damaged), lost)
 }
 
 // A file that a process did not finish is not a document, and is removed.
@@ -128,24 +120,19 @@ func TestBounds(t *testing.T) {
 		keep(t, f, entry{fmt.Sprintf("%04d", n), ""})
 	}
 	got := load(f)
-	if len(got) != maxFiles || got[0] != "0003 " {
-		t.Errorf("%d documents from %q on", len(got), got[0])
-	}
+	expect.That(t, len(got) == maxFiles && got[0] == "0003 ", "%d documents from %q on", len(got), got[0])
 	for n := range maxQueue + 2 { // while the disk hangs
 		f.Keep("entries", fmt.Sprint(n), entry{})
 	}
-	if counts[driver.ReasonTooMany] != 2 {
-		t.Errorf("%d documents were dropped, want 2", counts[driver.ReasonTooMany])
-	}
+	expect.Is(t, counts[driver.ReasonTooMany], 2, "documents were dropped")
 }
 
 func TestFileForFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	must.Do(t, os.WriteFile(file, nil, 0o600))
 	for _, path := range []string{file, filepath.Join(file, "below")} {
-		if _, err := Open(Config{Path: path, Report: func(time.Duration, error) {}}); err == nil {
-			t.Errorf("%s is taken for a folder", path)
-		}
+		_, err := Open(Config{Path: path, Report: func(time.Duration, error) {}})
+		expect.That(t, err != nil, "%s is taken for a folder", path)
 	}
 }
 
@@ -180,9 +167,7 @@ func testOutage(t *testing.T, outage time.Duration) {
 				}
 			},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if err := os.RemoveAll(path); err != nil { // like a disk that was removed
 			t.Fatal(err)
 		}
@@ -198,9 +183,8 @@ func testOutage(t *testing.T, outage time.Duration) {
 		time.Sleep(2 * lastRetry)
 		got := load(f)
 		dropped := lost[driver.ReasonTooMany]
-		if len(got) != maxQueue+1 || got[0] != "000 " || got[1] != "003 " || dropped != 2 || len(lost) != 1 {
-			t.Errorf("%d documents are written, lost %v, want the first and the last %d", len(got), lost, maxQueue)
-		}
+		expect.That(t, len(got) == maxQueue+1 && got[0] == "000 " && got[1] == "003 " && dropped == 2 && len(lost) == 1,
+			"%d documents are written, lost %v, want the first and the last %d", len(got), lost, maxQueue)
 		cancel()
 		running.Wait()
 	})
@@ -214,15 +198,13 @@ func TestReadOnly(t *testing.T) {
 	const path = "/proc/dra-exporter" // no folder can be created there
 	var reported error
 	f, err := Open(Config{Path: path, Report: func(_ time.Duration, err error) { reported = err }})
-	if err != nil || f == nil || reported == nil || state.Probe(path) == nil {
-		t.Errorf("error %v, reported %v", err, reported)
-	}
+	expect.That(t, err == nil && f != nil && reported != nil && state.Probe(path) != nil,
+		"error %v, reported %v", err, reported)
 	for err, want := range map[error]driver.Reason{
 		syscall.EROFS: driver.ReasonReadOnly, syscall.ENOSPC: driver.ReasonDiskFull, syscall.EDQUOT: driver.ReasonDiskFull,
 	} {
-		if got := driver.ReasonOf(fmt.Errorf("write: %w", &os.PathError{Op: "write", Path: "x", Err: err})); got != want {
-			t.Errorf("%v has reason %q, want %q", err, got, want)
-		}
+		expect.Is(t, driver.ReasonOf(fmt.Errorf("write: %w", &os.PathError{Op: "write", Path: "x", Err: err})), want,
+			"%v has reason", err)
 	}
 }
 

@@ -142,7 +142,6 @@ func TestNewQuantity(t *testing.T) {
 // presents checks what people see of the quantity.
 func presents(t *testing.T, s *exposition.Snapshot) {
 	t.Helper()
-	page := present.NewPage(s, present.Config{QuietAfter: time.Minute})
 	for _, tt := range []struct {
 		of   present.Subject
 		want string
@@ -152,7 +151,7 @@ func presents(t *testing.T, s *exposition.Snapshot) {
 		{present.Subject{Claim: "ns/claim-1"}, `fan power (front) +5 W`},
 		{present.Subject{Pod: "ns/pod-0"}, `fan power (front) +5 W`},
 	} {
-		d := page.Detail(tt.of)
+		d := present.NewDetail(s, present.Config{QuietAfter: time.Minute}, tt.of)
 		want := strings.NewReplacer("(", `\(`, ")", `\)`).Replace(tt.want)
 		if text := strings.Join(d.Lines(), "\n") + "\n"; !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("%s is not said of %+v:\n%s", want, tt.of, text)
@@ -161,19 +160,18 @@ func presents(t *testing.T, s *exposition.Snapshot) {
 }
 
 func TestNewQuantityReference(t *testing.T) {
-	var out bytes.Buffer
 	fills := func(q driver.Quantity) []string {
 		if power, _ := fanPower().Named("fan_power"); q == power {
 			return []string{"fans"}
 		}
 		return nil
 	}
-	must.Do(t, exposition.WriteReference(&out, fanPower(), nil, fills))
+	reference := exposition.Reference(fanPower(), nil, fills)
 	for _, want := range []string{
 		"| `dra_device_fan_power_watts` `fan` | Power of the fans. fan: front, rear. | fans |",
 		"| `dra_claim_fan_power_watts` `fan` | The claim's part. | divided |", "| `dra_pod_fan_energy_joules_total` `fan` |",
 		"| `dra_device_unattributed_fan_power_watts` `fan` |",
 	} {
-		expect.That(t, strings.Contains(out.String(), want), "the reference lacks %s", want)
+		expect.That(t, strings.Contains(reference, want), "the reference lacks %s", want)
 	}
 }

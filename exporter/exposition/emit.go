@@ -2,6 +2,7 @@ package exposition
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -376,7 +377,7 @@ func (e *emission) health(base *labels, values []book.Value) {
 // value passes a value of an owner. shown is when a snapshot first had it, by the clock of
 // age.shown.
 func (e *emission) value(first familyID, of *owner, v *book.Value, shown int64) {
-	s := e.cache.series(of, v.Series)
+	s := e.cache.series(of, v.Series, nil)
 	if id := first + familyID(s.quantity); e.on(id) {
 		e.put(id, s.labels, v.Value, age{s.age.born, max(s.age.shown, shown)})
 	}
@@ -401,7 +402,7 @@ func (e *emission) distributions(h *book.Holder, claim *owner) {
 		if !e.on(id) {
 			continue
 		}
-		s := e.cache.distribution(claim, h, d.Series)
+		s := e.cache.series(claim, d.Series, h)
 		e.putDistribution(id, s.labels, d, s.age)
 	}
 }
@@ -432,3 +433,35 @@ func unixPast(t, now time.Time) float64 {
 }
 
 func unix(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
+
+// neverQuiet is longer than any device is quiet: rules find idle devices by a longer history.
+const neverQuiet = time.Duration(math.MaxInt64)
+
+// state passes the state of a device, as far as rules need to know it.
+func (e *emission) state(base *labels, d *book.Device, state book.State) {
+	name, reason := string(state), ""
+	switch {
+	case state == book.StateUnavailable:
+		return
+	case state == book.StateActive:
+		name = "held"
+	case state == book.StateUnhealthy:
+		reason = unhealthyBy(d)
+	case (state == book.StateTainted || state == book.StateFree) && d.Up != book.UpNow:
+		reason = "no_telemetry"
+	}
+	e.gauge(famDeviceState, e.with(base, "state", name, "reason", reason), 1)
+}
+
+func unhealthyBy(d *book.Device) string {
+	switch {
+	case d.Up == book.Down && d.Allocations() > 0:
+		return "lost"
+	case d.Up == book.Down:
+		return "unreadable"
+	case d.Held() && d.LinkDown():
+		return "link_down"
+	default:
+		return "reported"
+	}
+}

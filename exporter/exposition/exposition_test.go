@@ -381,3 +381,5 @@ func TestLastError(t *testing.T) {
 		{"dra_device_last_error_timestamp_seconds", "device=gpu-0"}: exportertest.Unix(jointest.Start()) + 2,
 	})
 }
+
+func TestMain(m *testing.M) { exportertest.Main(m) }

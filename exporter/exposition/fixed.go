@@ -266,8 +266,8 @@ func infoFamilies() map[familyID]Family {
 	}
 }
 
-// otherFamilies returns the families of the times that a driver's claims spend in a state, and those
-// about the snapshots themselves.
+// otherFamilies returns the families of the times that a driver's claims spend in a state, and
+// those about the snapshots themselves.
 func otherFamilies() map[familyID]Family {
 	lifecycle := func(name, help string) Family {
 		return Family{

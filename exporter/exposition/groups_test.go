@@ -2,7 +2,9 @@ package exposition_test
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +19,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // The lines that each choice of a group leaves out.
@@ -96,15 +100,6 @@ func distributions(families []*dto.MetricFamily) int {
 	return n
 }
 
-// The first choice of each group is its default.
-func TestDefaultChoices(t *testing.T) {
-	for _, group := range exposition.Groups() {
-		if got := exposition.Choices(nil).Of(group.Group); got != group.Choices[0] {
-			t.Errorf("%s is %q by default, and its flag says %q", group.Group, got, group.Choices[0])
-		}
-	}
-}
-
 // filter leaves out lines of answers, by their series.
 type filter struct {
 	pattern *regexp.Regexp
@@ -169,5 +164,129 @@ func TestLedgerWithoutGroups(t *testing.T) {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})
+	}
+}
+
+// Data of API objects about holders is shown. Data about names stays for the retention, and data
+// about holds goes with the holder.
+func TestFactsShown(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	a := h.Hold("claim", "pod")
+	a.ClaimUID, a.ClaimLabels = "c-1", []string{"label_team", "red"}
+	a.Conditions = []podresources.Condition{{Type: "Ready", Status: "True"}, {Type: "Strange", Status: "Unknown"}}
+	a.Network = &podresources.Network{
+		Interface: "net1", IPs: []string{"192.0.2.1", "2001:db8::1"}, HardwareAddress: "02:00:00:00:00:01",
+	}
+	a.Holders[0].Meta = &podresources.PodMeta{
+		OwnerKind: "Job", OwnerName: "train", WorkloadKind: "JobSet", WorkloadName: "llm", Queue: "gold",
+		Labels: []string{"label_app", "x", "annotation_note", ""},
+	}
+	const device = `device="gpu-0",driver="gpu.example.com",`
+	const holding = `namespace="team",pool="node1",resourceclaim_name="claim",share_id="",`
+	const network = device + `hardware_address="02:00:00:00:00:01",interface="net1",ip=`
+	info := map[string][]string{
+		"dra_pod_info": {
+			`annotation_note="",created_by_kind="Job",created_by_name="train",label_app="x",` +
+				`namespace="team",pod="pod",queue="gold",uid="uid-pod",workload_kind="JobSet",workload_name="llm"`,
+		},
+		"dra_claim_info": {`label_team="red",namespace="team",resourceclaim_name="claim",uid="c-1"`},
+	}
+	now := maps.Clone(info)
+	now["dra_claim_device_condition"] = []string{
+		device + holding + `status="True",type="Ready"`, device + holding + `status="Unknown",type="Strange"`,
+	}
+	now["dra_claim_network_info"] = []string{
+		network + `"192.0.2.1",namespace="team",pool="node1",resourceclaim_name="claim",share_id=""`,
+		network + `"2001:db8::1",namespace="team",pool="node1",resourceclaim_name="claim",share_id=""`,
+	}
+	check := func(x exportertest.Scraped, want map[string][]string) {
+		got := map[string][]string{}
+		for _, family := range slices.Sorted(maps.Keys(now)) {
+			if rows := x[family]; len(rows) > 0 {
+				got[family] = slices.Sorted(maps.Keys(rows))
+			}
+		}
+		expect.Equal(t, "", want, got)
+	}
+	check(h.Tick(time.Second), now)
+
+	// An API server that is away for once takes nothing back.
+	a.Holders[0].Meta, a.ClaimLabels, a.ClaimUID = nil, nil, ""
+	check(h.Tick(time.Second), now)
+	h.Free("claim")
+	check(h.Tick(time.Second), info)
+}
+
+func TestNetworkWithoutAddress(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("claim", "pod").Network = &podresources.Network{Interface: "ib0"}
+	if rows := h.Tick(time.Second)["dra_claim_network_info"]; len(rows) != 1 {
+		t.Errorf("rows %v, want one", rows)
+	}
+}
+
+// unclaimedFamilies are those of pods that have a device by a device plugin, without a claim.
+func unclaimedFamilies() []string {
+	return []string{
+		"dra_pod_unclaimed_allocated_seconds_total", "dra_pod_unclaimed_used_seconds_total",
+		"dra_pod_unclaimed_last_active_timestamp_seconds",
+	}
+}
+
+// plug gives gpu-0 to a pod by a device plugin.
+func plug(h *exportertest.History, pod string) {
+	a := jointest.Allocation("gpu-0", "", pod)
+	h.In.View.Allocations = append(h.In.View.Allocations, a)
+}
+
+// Only pods that have a device by a device plugin, and not also by a claim, have families of their
+// own: how long they held it, and how long they used it. The counters stay for the retention.
+func TestUnclaimed(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	pods := func(x exportertest.Scraped, family string) []string {
+		var out []string
+		for _, pod := range []string{"plugged", "claims", "both"} {
+			if len(x.Matching(family, "pod="+pod)) > 0 {
+				out = append(out, pod)
+			}
+		}
+		return out
+	}
+	ticks := func(utilization float64, n int) exportertest.Scraped {
+		var x exportertest.Scraped
+		for range n {
+			h.Read(driver.Reading{Quantity: driver.Utilization, Value: utilization})
+			x = h.Tick(time.Second)
+		}
+		return x
+	}
+	plug(h, "plugged")
+	ticks(0.5, 5)
+	busyUntil := exportertest.Unix(h.Now)
+	x := ticks(0, 6)
+	h.Expect(x, map[[2]string]float64{{unclaimedFamilies()[0], "pod=plugged"}: 10})
+	used := x.One(t, unclaimedFamilies()[1], "pod=plugged")
+	expect.That(t, used >= 3.5 && used <= 5.5, "the pod used its device for %v s, want 4 to 5", used)
+	if last := x.One(t, unclaimedFamilies()[2], "pod=plugged"); last < busyUntil-1.5 || last > busyUntil {
+		t.Errorf("the pod was last active at %v, the device until %v", last, busyUntil)
+	}
+	if got := pods(x, "dra_claim_used_seconds_total"); got != nil {
+		t.Errorf("it has families of claims: %v", got)
+	}
+
+	h.Hold("c", "claims", "both")
+	plug(h, "both")
+	x = ticks(0.5, 3)
+	for _, family := range unclaimedFamilies()[:1] { // three holders divide it equally: whose use is unknown
+		expect.Equal(t, family, []string{"plugged"}, pods(x, family))
+	}
+
+	h.In.View.Allocations = nil
+	x = ticks(0, 2)
+	if got := pods(x, unclaimedFamilies()[0]); !slices.Equal(got, []string{"plugged"}) {
+		t.Errorf("of the pods that ended, %v have their counter", got)
+	}
+	if got := x.Matching("dra_pod_claim_info"); len(got) > 0 {
+		t.Errorf("pods that ended hold %v", slices.Collect(maps.Keys(got)))
 	}
 }

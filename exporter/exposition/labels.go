@@ -146,7 +146,8 @@ type labelCache struct {
 	pods   sequence[book.PodInfo, []fact]
 
 	// All other entries, by text.
-	rows    recent[string, *labels]
+	young   map[string]*labels // those that the walks since the last renewal used
+	old     map[string]*labels
 	used    int // number of rows that the last walk used
 	key     []byte
 	renewed time.Time
@@ -165,12 +166,6 @@ func (o *owner) base() *labels {
 		return nil
 	}
 	return o.labels
-}
-
-// begin begins a walk of the owner's series.
-func (o *owner) begin() {
-	o.series.begin()
-	o.sources.begin()
 }
 
 // end ends the walk.
@@ -198,11 +193,10 @@ type age struct{ born, shown int64 }
 const never = math.MinInt64
 
 func newLabelCache(catalogue driver.Catalogue) *labelCache {
-	c := &labelCache{specs: catalogue}
+	c := &labelCache{specs: catalogue, young: map[string]*labels{}}
 	for i := range catalogue {
 		c.names = append(c.names, labelNames(&catalogue[i]))
 	}
-	c.rows.renew()
 	return c
 }
 
@@ -225,9 +219,9 @@ func (c *labelCache) begin(now time.Time) {
 	c.shares.begin()
 	c.claims.begin()
 	c.pods.begin()
-	if now.Sub(c.renewed) > keepLabels || len(c.rows.young) > c.used+max(minUnused, c.used/2) {
+	if now.Sub(c.renewed) > keepLabels || len(c.young) > c.used+max(minUnused, c.used/2) {
 		c.renewed = now
-		c.rows.renew()
+		c.young, c.old = map[string]*labels{}, c.young
 	}
 	c.used = 0
 }
@@ -267,15 +261,7 @@ func (c *labelCache) device(d *book.Device) *owner {
 	if c == nil {
 		return nil
 	}
-	known := c.devices.find(d.Key)
-	if known == nil {
-		id := &d.ID
-		known = c.devices.add(d.Key, &owner{
-			labels: (*labels)(nil).with("driver", id.Driver, "pool", id.Pool, "device", id.Device),
-		})
-	}
-	(*known).begin()
-	return *known
+	return ownerOf(&c.devices, d.Key, &d.ID)
 }
 
 // holder returns the owner of the series of a claim or pod and its device. name is the label for
@@ -284,38 +270,34 @@ func (c *labelCache) holder(name string, h *book.Holder) *owner {
 	if c == nil {
 		return nil
 	}
-	known := c.holders.find(h.HolderKey)
+	return ownerOf(&c.holders, h.HolderKey, &h.Device, "namespace", h.Namespace, name, h.Name)
+}
+
+// ownerOf returns the owner with a key, whose labels are these and those of its device.
+func ownerOf[K comparable](all *sequence[K, *owner], key K, id *driver.ID, before ...string) *owner {
+	known := all.find(key)
 	if known == nil {
-		id := &h.Device
-		known = c.holders.add(h.HolderKey, &owner{labels: (*labels)(nil).with(
-			"namespace", h.Namespace, name, h.Name, "driver", id.Driver, "pool", id.Pool, "device", id.Device)})
+		row := (*labels)(nil).with(append(before, "driver", id.Driver, "pool", id.Pool, "device", id.Device)...)
+		known = all.add(key, &owner{labels: row})
 	}
-	(*known).begin()
+	(*known).series.begin()
+	(*known).sources.begin()
 	return *known
 }
 
-// series returns the exported form of a series of an owner.
-func (c *labelCache) series(of *owner, s *book.Series) series {
+// series returns the exported form of a series of an owner. of is the claim if the series is a
+// distribution, which is that of all devices of a driver.
+func (c *labelCache) series(owner *owner, s *book.Series, of *book.Holder) series {
 	if c == nil {
 		return series{quantity: s.Quantity}
 	}
-	known := of.series.find(s)
+	known := owner.series.find(s)
 	if known == nil {
-		known = of.series.add(s, c.newSeries(of.labels, s))
-	}
-	return *known
-}
-
-// distribution returns the exported form of a distribution of a claim, which is that of all its
-// devices of a driver.
-func (c *labelCache) distribution(claim *owner, h *book.Holder, s *book.Series) series {
-	if c == nil {
-		return series{quantity: s.Quantity}
-	}
-	known := claim.series.find(s)
-	if known == nil {
-		base := (*labels)(nil).with("namespace", h.Namespace, "resourceclaim_name", h.Name, "driver", h.Device.Driver)
-		known = claim.series.add(s, c.newSeries(base, s))
+		base := owner.labels
+		if of != nil {
+			base = (*labels)(nil).with("namespace", of.Namespace, "resourceclaim_name", of.Name, "driver", of.Device.Driver)
+		}
+		known = owner.series.add(s, c.newSeries(base, s))
 	}
 	return *known
 }
@@ -362,20 +344,15 @@ func (c *labelCache) with(base *labels, namesAndValues ...string) *labels {
 	for _, s := range namesAndValues {
 		c.key = append(append(c.key, 0xff), s...) // a byte that UTF-8 does not use
 	}
-	row, ok := c.rows.young[string(c.key)] // the conversion does not allocate
+	row, ok := c.young[string(c.key)] // the conversion does not allocate
 	if !ok {
-		if row, ok = c.rows.old[string(c.key)]; !ok {
+		if row, ok = c.old[string(c.key)]; !ok {
 			row = base.with(namesAndValues...)
 		}
-		c.rows.young[string(c.key)] = row
+		c.young[string(c.key)] = row
 	}
 	return row
 }
-
-// recent is a map that drops entries that were not used between its last two renewals.
-type recent[K comparable, V any] struct{ young, old map[K]V }
-
-func (r *recent[K, V]) renew() { r.young, r.old = map[K]V{}, r.young }
 
 // sequence keeps the values of a walk's keys for the next walk. Keys mostly come in the same order.
 // Then a lookup is one comparison, and nothing is written.

@@ -3,35 +3,30 @@ package exposition
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// WriteReference writes the reference of all metrics as Markdown, including the exporter's own.
-// fills returns the sources that report a quantity.
-func WriteReference(
-	w io.Writer, catalogue driver.Catalogue, own []Family, fills func(driver.Quantity) []string,
-) error {
+// Reference returns the reference of all metrics as Markdown, including the exporter's own. fills
+// returns the sources that report a quantity.
+func Reference(catalogue driver.Catalogue, own []Family, fills func(driver.Quantity) []string) string {
 	families := append(Families(catalogue), own...)
 	slices.SortFunc(families, func(a, b Family) int { return strings.Compare(a.Name, b.Name) })
-	out := &referenceWriter{w: w}
-	out.print(referenceHead)
-	out.groups(families)
+	var out strings.Builder
+	out.WriteString(referenceHead)
+	writeGroups(&out, families)
 	for _, section := range referenceSections() {
-		out.print(
-			"\n## " + section.title + "\n\n" + section.text + "\n\n| metric and further labels | meaning | origin |\n" +
-				"| --- | --- | --- |\n",
-		)
-		for _, f := range families {
-			if sectionOf(f.Name) == section.prefix {
-				out.family(f, section.labels, fills)
+		fmt.Fprintf(&out, "\n## %s\n\n%s\n\n| metric and further labels | meaning | origin |\n| --- | --- | --- |\n",
+			section.title, section.text)
+		for i := range families {
+			if f := &families[i]; sectionOf(f.Name) == section.prefix {
+				out.WriteString(f.reference(section.labels, fills))
 			}
 		}
 	}
-	return out.err
+	return out.String()
 }
 
 const referenceHead = `# Metrics
@@ -79,17 +74,6 @@ func sectionOf(name string) string {
 	return ""
 }
 
-type referenceWriter struct {
-	w   io.Writer
-	err error
-}
-
-func (w *referenceWriter) print(text string) {
-	if w.err == nil {
-		_, w.err = io.WriteString(w.w, text)
-	}
-}
-
 // Numbers of series: of a pod with one device and its claim, if the device has utilization, memory,
 // power and two directions of a link; and of a workload's short pods together, for each device,
 // with --pod.min-lifetime and without dra_pod_info.
@@ -111,10 +95,10 @@ there are only those of the claims, and %d for each device and workload ([how](M
 
 `
 
-// groups writes the groups with their families.
-func (w *referenceWriter) groups(families []Family) {
-	w.print("\n## Groups\n\nFlags switch groups of metrics on and off. A metric in no group is always exported; a " +
-		"metric in two groups needs both.\n\n" + fmt.Sprintf(groupCosts, SeriesOfShortPod, SeriesOfShortClaim,
+// writeGroups writes the groups with their families.
+func writeGroups(out *strings.Builder, families []Family) {
+	out.WriteString("\n## Groups\n\nFlags switch groups of metrics on and off. A metric in no group is always exported; " +
+		"a metric in two groups needs both.\n\n" + fmt.Sprintf(groupCosts, SeriesOfShortPod, SeriesOfShortClaim,
 		SeriesOfShortPod+SeriesOfShortClaim, SeriesOfWorkload) +
 		"| flag | choices | series | metrics |\n| --- | --- | --- | --- |\n")
 	for _, g := range Groups() {
@@ -124,13 +108,14 @@ func (w *referenceWriter) groups(families []Family) {
 				names = append(names, "`"+families[i].Name+"`")
 			}
 		}
-		w.print(fmt.Sprintf("| `--%s` | %s | %d | %s |\n", g.Group.Flag(), g.Help, g.Series, strings.Join(names, " ")))
+		fmt.Fprintf(out, "| `--%s` | %s | %d | %s |\n", g.Group.Flag(), g.Help, g.Series, strings.Join(names, " "))
 	}
 }
 
-// family writes a family of a section whose families have these labels, and others beside the name.
-func (w *referenceWriter) family(f Family, common string, fills func(driver.Quantity) []string) {
-	origin := f.Origin
+// reference returns the row of a family of a section whose families have these labels, and others
+// beside the name.
+func (f *Family) reference(common string, fills func(driver.Quantity) []string) string {
+	origin, help := f.Origin, f.Help
 	if f.Spec != nil && f.Origin == "sources" {
 		origin = cmp.Or(strings.Join(fills(f.Quantity), ", "), "no source yet")
 	}
@@ -140,7 +125,6 @@ func (w *referenceWriter) family(f Family, common string, fills func(driver.Quan
 	} else {
 		labels = " only" + labels
 	}
-	help := f.Help
 	if of := "dra_device_"; f.Spec != nil && f.Name == of+f.Spec.Metric {
 		help += closedLists(f.Spec)
 	} else if f.Spec != nil {
@@ -149,7 +133,7 @@ func (w *referenceWriter) family(f Family, common string, fills func(driver.Quan
 	if f.Histogram {
 		help = "Histogram. " + help
 	}
-	w.print(fmt.Sprintf("| `%s`%s | %s | %s |\n", f.Name, labels, help, origin))
+	return fmt.Sprintf("| `%s`%s | %s | %s |\n", f.Name, labels, help, origin)
 }
 
 // closedLists returns the values of the labels that have a closed list.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
-	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -178,35 +176,6 @@ func TestMemoryOfAll(t *testing.T) {
 			expect.That(t, s.err == nil, "%s: %v", s.node, s.err)
 		}
 	})
-}
-
-// One node and one user have few of the places for all.
-func TestPlaces(t *testing.T) {
-	var p places
-	user := &access.User{}
-	enter := func(node string) (func(), string) {
-		w := httptest.NewRecorder()
-		leave, ok := p.enter(w, node, user)
-		expect.That(t, ok == (w.Code == http.StatusOK), "%s: %v with status %d", node, ok, w.Code)
-		return leave, w.Body.String()
-	}
-	var all []func()
-	for _, of := range []struct{ node, refused, why string }{
-		{"a", "a", "for the exporter of node a"}, {"b", "c", "of yours"},
-	} {
-		for range placesOfUser / 2 {
-			leave, said := enter(of.node)
-			must.That(t, leave != nil, "%v", said)
-			all = append(all, leave)
-		}
-		if leave, said := enter(of.refused); leave != nil || !strings.Contains(said, of.why) {
-			t.Errorf("one more: %q, want %q", said, of.why)
-		}
-	}
-	for _, leave := range all {
-		leave()
-	}
-	expect.That(t, len(p.taken) == 0 && p.all == 0, "%v are taken", p.taken)
 }
 
 // An answer must begin in time, and all of it must have come in time.

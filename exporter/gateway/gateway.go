@@ -26,7 +26,6 @@ import (
 type Finder interface {
 	ClaimNodes(ctx context.Context, namespace, name string) ([]string, error)
 	PodNode(ctx context.Context, namespace, name string) (string, error)
-	DeviceNode(ctx context.Context, driverName, pool, device string) (string, error)
 	// Exporters returns the addresses, as HOST:PORT, of the pods behind a port of a Service, by node.
 	Exporters(ctx context.Context, namespace, service, port string) (map[string]string, error)
 }
@@ -52,12 +51,7 @@ const (
 	maxQuery  = 4 << 10  // bytes of a forwarded query
 	maxAnswer = 64 << 20 // bytes of a forwarded answer
 
-	// Requests for exporters' pages that are answered at the same time.
-	placesOfNode = 8
-	placesOfUser = 16
-	placesOfAll  = 128
-
-	// The memory for the answers to these requests: for one, and for all.
+	// The memory for pages of exporters: for one, and for all.
 	maxPage   = 8 << 20
 	pageShare = 64 << 10
 	pagePool  = 16 << 20
@@ -72,7 +66,6 @@ type gateway struct {
 	nodes     *fleet
 	paths     map[string]bool // paths of exporters that are forwarded
 	assets    map[string]http.Handler
-	places    places
 	memory    *decode.Budget // for what exporters answer
 	pages     *pages
 }
@@ -190,13 +183,13 @@ func (g *gateway) serveHolder(kind string) func(http.ResponseWriter, *http.Reque
 		case all:
 			redirect(w, r, nodePath(node)+"#"+kind+"="+of.String())
 		default:
-			g.serveOwn(w, r, user, node, of)
+			g.serveOwn(w, r, node, of)
 		}
 	}
 }
 
-// serveDevice redirects to a device on the page of its node. The name of a pool may contain
-// slashes.
+// serveDevice redirects to a device on the page of its node: most drivers name pools after nodes,
+// and links have ?node=. The name of a pool may contain slashes.
 func (g *gateway) serveDevice(w http.ResponseWriter, r *http.Request, user *access.User) {
 	parts := strings.Split(r.PathValue("path"), "/")
 	if len(parts) < 3 || slices.ContainsFunc(parts, func(s string) bool { return !isName(s) }) {
@@ -209,8 +202,11 @@ func (g *gateway) serveDevice(w http.ResponseWriter, r *http.Request, user *acce
 	last := len(parts) - 1
 	name := strings.Join(parts, "/")
 	node, ok := g.locate(w, r, "device "+name, func(ctx context.Context) ([]string, error) {
-		node, err := g.Find.DeviceNode(ctx, parts[0], strings.Join(parts[1:last], "/"), parts[last])
-		return []string{node}, err
+		pool := strings.Join(parts[1:last], "/")
+		if _, known, err := g.exporters.address(ctx, pool); !known {
+			return nil, err
+		}
+		return []string{pool}, nil
 	})
 	if ok {
 		redirect(w, r, nodePath(node)+"#device="+name)

@@ -397,20 +397,17 @@ func TestFinds(t *testing.T) {
 	put(kubetest.Pods, `{"metadata":{"namespace":"team-a","name":"p1"},"spec":{"nodeName":"n1"}}`)
 	put(kubetest.Pods, `{"metadata":{"namespace":"team-a","name":"p2"},"spec":{"nodeName":"n2"}}`)
 	put(kubetest.Pods, `{"metadata":{"namespace":"team-a","name":"lost"},"spec":{"nodeName":"n9"}}`)
-	slice := `{"metadata":{"name":%q},"spec":{"driver":"gpu.example.com","nodeName":%q,"pool":{"name":%q},
-		"devices":[{"name":"gpu-0"}]}}`
-	put(kubetest.Slices, fmt.Sprintf(slice, "a", "n1", "n1"))
-	put(kubetest.Slices, fmt.Sprintf(slice, "b", "n2", "rack/two"))
 	for path, want := range map[string]string{
-		"/claim/team-a/local":                      "../../node/n1/#claim=team-a/local",
-		"/claim/team-a/local?node=n2":              "../../node/n1/#claim=team-a/local",
-		"/claim/team-a/shared":                     "../../node/n1/#claim=team-a/shared",
-		"/claim/team-a/shared?node=n2":             "../../node/n2/#claim=team-a/shared",
-		"/claim/team-a/gone?node=n2":               "../../node/n2/#claim=team-a/gone",
-		"/pod/team-a/p2":                           "../../node/n2/#pod=team-a/p2",
-		"/device/gpu.example.com/n1/gpu-0":         "../../../node/n1/#device=gpu.example.com/n1/gpu-0",
-		"/device/gpu.example.com/rack/two/gpu-0":   "../../../../node/n2/#device=gpu.example.com/rack/two/gpu-0",
-		"/device/gpu.example.com/n1/gpu-7?node=n1": "../../../node/n1/#device=gpu.example.com/n1/gpu-7",
+		"/claim/team-a/local":                               "../../node/n1/#claim=team-a/local",
+		"/claim/team-a/local?node=n2":                       "../../node/n1/#claim=team-a/local",
+		"/claim/team-a/shared":                              "../../node/n1/#claim=team-a/shared",
+		"/claim/team-a/shared?node=n2":                      "../../node/n2/#claim=team-a/shared",
+		"/claim/team-a/gone?node=n2":                        "../../node/n2/#claim=team-a/gone",
+		"/pod/team-a/p2":                                    "../../node/n2/#pod=team-a/p2",
+		"/device/gpu.example.com/n1/gpu-0":                  "../../../node/n1/#device=gpu.example.com/n1/gpu-0",
+		"/device/gpu.example.com/rack/two/gpu-0?node=n2":    "../../../../node/n2/#device=gpu.example.com/rack/two/gpu-0",
+		"/device/gpu.example.com/n1/gpu-7?node=n2":          "../../../node/n1/#device=gpu.example.com/n1/gpu-7",
+		"/device/gpu.example.com/rack/two/gpu-0":            "404",
 		"/node/n1":                                          "../node/n1/",
 		"/claim/team-a/gone":                                "404",
 		"/claim/team-a/waiting":                             "404",

@@ -113,73 +113,6 @@ func TestOwnCPUsKnownLaterFit(t *testing.T) {
 	})
 }
 
-// Successive claims that are unknown for some ticks get the use of their own CPUs, unless they are
-// unknown for longer than the allowed wait. With the unattributed part, it sums to the device's
-// use.
-func TestOwnCPUsOfSeveralKnownLater(t *testing.T) {
-	for name, waits := range map[string]int{"a tick": 1, "two ticks": 2, "longer than is waited": 4} {
-		t.Run(name, func(t *testing.T) {
-			c := newCores(t)
-			busy := []float64{1, 1, 1, 1, 1, 1, 1, 1}
-			began := map[string]int{"first": 0, "second": 3, "third": 6}
-			cpus := map[string][]int{"first": {0}, "second": {1, 2}, "third": {3}}
-			c.second(busy...)
-			var x exportertest.Scraped
-			for tick := range 12 {
-				c.In.View.Allocations = nil
-				for _, claim := range []string{"first", "second", "third"} {
-					switch since := tick - began[claim]; {
-					case since < 0 || claim == "second" && tick >= 8:
-					case since < waits:
-						c.hold(claim, nil, claim).Pending = true
-					default:
-						c.hold(claim, cpus[claim], claim)
-					}
-				}
-				x = c.second(busy...)
-			}
-			sum := 0.0
-			for claim, own := range cpus {
-				held := x.One(t, "dra_claim_allocated_seconds_total", "resourceclaim_name="+claim)
-				got := x.One(t, "dra_claim_active_seconds_total", "resourceclaim_name="+claim)
-				if want := held * float64(len(own)) / 8; waits <= 2 && !exportertest.Close(got, want, 0) {
-					t.Errorf("%s held %d CPUs for %v s: %v s of the device, want %v", claim, len(own), held, got, want)
-				}
-				sum += got
-			}
-			nobody := x.One(t, "dra_device_unattributed_active_seconds_total")
-			if device := x.One(t, "dra_device_active_seconds_total"); !exportertest.Close(sum+nobody, device, 0) {
-				t.Errorf("the claims had %v s and nobody %v s, the device was active for %v s", sum, nobody, device)
-			}
-		})
-	}
-}
-
-// A device's only claim gets the use of its own CPUs and no more, also between the end of one claim
-// and the begin of another whose times are known by signs.
-func TestOwnCPUsOfOneClaim(t *testing.T) {
-	c := newCores(t)
-	c.hold("stays", []int{2}, "p2")
-	c.hold("ends", []int{0, 1}, "p0")
-	busy := []float64{0.5, 0, 0.25, 1, 1, 1, 1, 1}
-	c.second()
-	c.second(busy...)
-	c.Free("ends")
-	c.hold("begins", []int{7}, "p1")
-	sign := func(pod string, after time.Duration, gone bool) {
-		c.Changes = append(c.Changes, podresources.Change{At: c.Now.Add(after), Gone: gone, PodUID: "uid-" + pod})
-	}
-	sign("p0", 200*time.Millisecond, true)
-	sign("p1", 600*time.Millisecond, false)
-	c.second(busy...)
-	x := c.second(busy...)
-	c.Expect(x, map[[2]string]float64{
-		{"dra_claim_active_seconds_total", "resourceclaim_name=stays"}:  3 * 0.25 / 8,
-		{"dra_claim_active_seconds_total", "resourceclaim_name=ends"}:   1.2 * 0.5 / 8,
-		{"dra_claim_active_seconds_total", "resourceclaim_name=begins"}: 1.4 * 1.0 / 8,
-	})
-}
-
 // The use of a claim's CPUs before it ended, and that of another after it began, sum to at most the
 // device's use while both held it.
 func TestOwnCPUsOfDifferentTicks(t *testing.T) {
@@ -204,28 +137,6 @@ func TestOwnCPUsOfDifferentTicks(t *testing.T) {
 		{"dra_pod_active_seconds_total", "pod=p1"}:                               (0.4/2 + 1.4) / 8,
 		{"dra_device_unattributed_active_seconds_total", "device=cpudevnuma000"}: 0,
 	})
-}
-
-// The first claim of a group has nothing of it until its driver has prepared it, and from then on
-// what its CPUs do.
-func TestFirstClaimOfCPUsIsPrepared(t *testing.T) {
-	c := newCores(t)
-	busy := []float64{1, 1, 1, 1, 1, 1, 1, 1}
-	c.second(busy...)
-	c.hold("first", nil, "p0").State = podresources.StateAllocated
-	for range 4 {
-		c.second(busy...)
-	}
-	c.In.View.Allocations = nil
-	c.hold("first", []int{3}, "p0")
-	var x exportertest.Scraped
-	for range 3 {
-		x = c.second(busy...)
-	}
-	got := x.One(t, "dra_claim_active_seconds_total", "resourceclaim_name=first")
-	if got < 2.0/8 || got > 4.0/8 { // the answers of the kubelet are a second apart
-		t.Errorf("a claim had one of 8 CPUs for 3 s, and is charged %v s of the device", got)
-	}
 }
 
 // A prepared claim that stays unknown for longer than the allowed wait is not charged the whole
@@ -256,30 +167,121 @@ func TestCPUsUnknownForLong(t *testing.T) {
 	})
 }
 
-// Until it is prepared, a claim has no CPUs and is charged nothing; CPUs that two claims have are
-// divided between them; and claims whose CPUs are unknown, or are not the device's, have nothing.
-func TestUnknownCPUs(t *testing.T) {
+// Health in pods' statuses is shown for any device. It does not make a device measured, nor one
+// that can't be read readable.
+func TestHealthOfPods(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	a := h.Hold("claim", "p0")
+	a.Health = driver.HealthGood
+	x := h.Tick(time.Second)
+	h.Expect(x, map[[2]string]float64{
+		{"dra_device_health", "status=healthy"}:                 1,
+		{"dra_exporter_unresolved_devices", "reason=no_source"}: 1,
+		{"dra_device_quantity_source_info", "source=pods"}:      1,
+		{"dra_claim_allocated_seconds_total", "namespace=team"}: 0,
+	})
+	expect.That(t, len(x["dra_device_up"]) == 0, "health alone makes it up, or down: %v", x["dra_device_up"])
+	h.Energy(1)
+	h.In.View.Allocations[0].Health = driver.HealthBad
+	h.Expect(h.Tick(time.Second), map[[2]string]float64{
+		{"dra_device_up", "device=gpu-0"}:         1,
+		{"dra_device_health", "status=unhealthy"}: 1,
+	})
+	h.In.Sources[0].Samples = nil
+	h.Expect(h.Tick(time.Second), map[[2]string]float64{
+		{"dra_device_up", "device=gpu-0"}:         0,
+		{"dra_device_health", "status=unhealthy"}: 1,
+	})
+	h.Free("claim")
+	if x := h.Tick(time.Second); len(x["dra_device_health"]) > 0 {
+		t.Errorf("it is not held, and its health is %v", x["dra_device_health"])
+	}
+}
+
+// The table of exporter/MEANING.md: which source counts.
+func TestHealthPrecedence(t *testing.T) {
+	const none, good, unknown, bad = driver.HealthNone, driver.HealthGood, driver.HealthUnknown, driver.HealthBad
 	for name, tc := range map[string]struct {
-		first, second []int
-		want          [2]float64 // parts of the device's second
-		by            join.Attribution
+		source, stream, pods, slice, taint driver.HealthStatus
+		want                               string // status of source
+		reason                             string
 	}{
-		"one unknown":  {[]int{0}, nil, [2]float64{0.5 / 8, 0}, join.AttributionCPUs},
-		"overlap":      {[]int{0, 1}, []int{1}, [2]float64{0.75 / 8, 0.25 / 8}, join.AttributionCPUs},
-		"none known":   {nil, nil, [2]float64{}, join.AttributionCPUs},
-		"not of these": {[]int{64}, []int{65}, [2]float64{}, join.AttributionCPUs},
+		"nobody":                       {none, none, none, none, none, "", ""},
+		"the vendor's library":         {good, bad, bad, bad, bad, "healthy of a", ""},
+		"the driver's stream":          {none, good, bad, bad, bad, "healthy of health", ""},
+		"the stream's unknown":         {none, unknown, good, bad, good, "unknown of health", "stream"},
+		"pods":                         {none, none, bad, good, good, "unhealthy of pods", "message"},
+		"well in pods":                 {none, none, good, bad, bad, "healthy of pods", ""},
+		"unknown in pods, slice":       {none, none, unknown, good, none, "healthy of slices", ""},
+		"unknown in pods, taint":       {none, none, unknown, none, bad, "unhealthy of slices", "k=v:NoSchedule"},
+		"unknown in pods":              {none, none, unknown, none, none, "unknown of pods", "message"},
+		"slice":                        {none, none, none, good, none, "healthy of slices", ""},
+		"the worse of slice and taint": {none, none, none, good, bad, "unhealthy of slices", "k=v:NoSchedule"},
+		"taint of the unmonitored":     {none, none, none, none, unknown, "unknown of slices", "k=v:NoSchedule"},
+		"sick slice, tainted unknown":  {none, none, none, bad, unknown, "unhealthy of slices", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCores(t)
-			c.hold("a", tc.first, "p0")
-			c.hold("b", tc.second, "p1")
-			c.second()
-			x := c.second(0.5, 0.5)
-			c.Expect(x, map[[2]string]float64{
-				{"dra_claim_active_seconds_total", "resourceclaim_name=a"}: tc.want[0],
-				{"dra_claim_active_seconds_total", "resourceclaim_name=b"}: tc.want[1],
+			id := jointest.ID("gpu-0")
+			a := jointest.Allocation("gpu-0", "claim", "p0")
+			a.Health, a.HealthReason = tc.pods, "message"
+			sample := func(status driver.HealthStatus, reason string) []driver.Sample {
+				if status == none {
+					return nil
+				}
+				return []driver.Sample{{
+					Driver: id.Driver, Pool: id.Pool, Device: id.Device, Readings: []driver.Reading{status.Reading(jointest.Start())},
+					HealthReason: reason,
+				}}
+			}
+			result := join.Join(join.Input{
+				View: podresources.View{Allocations: []podresources.Allocation{a}, At: jointest.Start()},
+				Inventory: driver.Inventory{id: {
+					Health: tc.slice, Taints: []driver.Taint{
+						{Key: "k", Value: "v", Effect: "NoSchedule", Health: tc.taint}, {Key: "other"},
+					},
+				}},
+				Sources: []join.SourceSamples{
+					{Name: "a", Samples: sample(tc.source, "library")}, {Name: "health", Samples: sample(tc.stream, "stream")},
+				},
 			})
-			expect.Is(t, c.Joined.Devices[0].Attribution, tc.by, "it is divided")
+			got := ""
+			for _, r := range result.Devices[0].Readings {
+				got += r.Labels[0] + " of " + r.Origin.String()
+			}
+			expect.That(t, got == tc.want && len(result.Rejected) == 0,
+				"%q, rejected %v, want %q", got, result.Rejected, tc.want)
+			expect.Is(t, result.Devices[0].HealthReason, tc.reason, "because")
 		})
 	}
+}
+
+// A sample that has all of a device's ID is of that device alone, of whatever kind it is. One that
+// is not among those that the driver lists is counted; where nothing is listed it is not.
+func TestNamed(t *testing.T) {
+	first, second, vfio := jointest.ID("gpu-0"), jointest.ID("gpu-0"), jointest.ID("vfio-0")
+	second.Pool = "node2"
+	held := jointest.Allocation("held", "claim", "p0")
+	held.Device.Driver = "unlisted.example.com"
+	inventory := driver.Inventory{first: {}, second: {}, vfio: {Hardware: driver.Hardware{Kind: driver.KindPassthrough}}}
+	unlisted := driver.ID{Driver: held.Device.Driver, Pool: held.Device.Pool, Device: "free"}
+	wrongDevice, wrongPool := jointest.ID("gpu-1"), jointest.ID("gpu-0")
+	wrongPool.Pool = "node3"
+	var samples []driver.Sample
+	for _, id := range []driver.ID{second, vfio, held.Device, unlisted, wrongDevice, wrongPool} {
+		samples = append(samples, driver.Sample{
+			Driver: id.Driver, Pool: id.Pool, Device: id.Device,
+			Readings: []driver.Reading{driver.HealthBad.Reading(jointest.Start())},
+		})
+	}
+	result := join.Join(join.Input{
+		View:      podresources.View{Allocations: []podresources.Allocation{held}},
+		Inventory: inventory, Sources: []join.SourceSamples{{Name: "health", Samples: samples}},
+	})
+	got := map[driver.ID]int{}
+	for i := range result.Devices {
+		got[result.Devices[i].ID] = len(result.Devices[i].Readings)
+	}
+	expect.Equal(t, "readings", map[driver.ID]int{first: 0, second: 1, vfio: 1, held.Device: 1}, got)
+	want := []driver.Rejection{{Input: "health", Reason: driver.ReasonNoMatch, Count: 2}}
+	expect.Equal(t, "rejected", want, result.Rejected)
 }

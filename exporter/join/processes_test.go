@@ -178,30 +178,6 @@ func TestCountersByProcess(t *testing.T) {
 	}
 }
 
-// A counter that is rarely refreshed is divided by the use of processes in each second since the
-// last refresh.
-func TestSlowCounterByProcess(t *testing.T) {
-	h := exportertest.NewHistory(t)
-	h.Hold("a", "p0")
-	h.Hold("b", "p1")
-	old := driver.Reading{Quantity: driver.Energy, At: h.Now}
-	var x exportertest.Scraped
-	for second := range 5 {
-		if second == 4 {
-			old = driver.Reading{Quantity: driver.Energy, Value: 400, At: h.Now}
-		}
-		first := second <= 2
-		busy := map[bool]float64{true: 0.5, false: 0}
-		h.Read(old, driver.Reading{Quantity: driver.Utilization, Value: 0.5})
-		h.Run(exportertest.Process(1, busy[first], 0), exportertest.Process(2, busy[!first], 0))
-		x = h.Tick(time.Second)
-	}
-	h.Expect(x, map[[2]string]float64{
-		{"dra_claim_energy_joules_total", "resourceclaim_name=a"}: 200,
-		{"dra_claim_energy_joules_total", "resourceclaim_name=b"}: 200,
-	})
-}
-
 // Allocations by device plugins are divided among pods, each with its part, and belong to no claim.
 // A claim on the same device counts as one of them.
 func TestAttributionOfPlugins(t *testing.T) {

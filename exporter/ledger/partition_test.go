@@ -20,7 +20,6 @@ type partitioned struct{ *exportertest.History }
 // newPartitioned returns gpu-0 with two partitions: part-0, a quarter, and part-1, a half. Claim c0
 // with pod p0 holds part-0, and claim c1 with pod p1 holds part-1.
 func newPartitioned(t *testing.T) partitioned {
-	t.Helper()
 	p := partitioned{exportertest.NewHistory(t)}
 	p.add("part-0", 0.25)
 	p.add("part-1", 0.5)

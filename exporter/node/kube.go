@@ -21,6 +21,7 @@ func (n *Node) useKube(c Config) {
 		Jitter: rand.Float64, Now: time.Now,
 		Report: func(source string, took time.Duration, err error) { n.metrics.Observe(source, took, err, time.Now()) },
 		Absent: n.metrics.Absent,
+		Reject: func(source string, rejected driver.Rejections) { n.metrics.Reject(rejected.Of(source)...) },
 	})
 	n.asker.Server = n.kube
 }

@@ -316,11 +316,6 @@ func (n *Node) describe(now time.Time) ([]podresources.Allocation, driver.Invent
 		_ = n.readFile(driver.ReadWait) // its outcome is reported
 	}
 	n.metrics.RejectTotal("cdi", n.cdi.Rejected())
-	if n.kube != nil {
-		for _, source := range []string{kube.SourceSlices, kube.SourceClaims, kube.SourcePods, kube.SourceTaintRules} {
-			n.metrics.RejectTotal(source, n.kube.Rejected(source))
-		}
-	}
 	held, signs := n.book.Holds(now, n.view.At)
 	n.report(&held, now)
 	// Each step returns its arguments, or changed copies of them.

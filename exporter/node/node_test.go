@@ -18,12 +18,9 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
-	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
-	"github.com/dra-exporter/dra-exporter/podresources/kube"
-	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
@@ -249,22 +246,6 @@ func TestKnownByName(t *testing.T) {
 	expect.That(t, len(all) == 1 && all[mig].Placement == "nvidia/1/9/4", "the inventory is %+v", all)
 }
 
-// newKubeNode returns a node, its API server, and a function that lets the node follow the server.
-func newKubeNode(t *testing.T) (n *Node, server *kubetest.Server, follow func()) {
-	t.Helper()
-	server, kubeconfig := kubetest.New(t)
-	n = newTestNode(t, Config{Name: "node1", API: must.Get(kube.NewClient(kubeconfig, "test"))(t)})
-	return n, server, func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		var following sync.WaitGroup
-		n.followKube(ctx, &following)
-		t.Cleanup(func() {
-			cancel()
-			following.Wait()
-		})
-	}
-}
-
 // answer gives the node an answer of the kubelet.
 func answer(n *Node, allocations ...podresources.Allocation) {
 	a := holders.Answer{Asked: time.Now(), Pods: map[podresources.Pod]struct{}{}, Allocations: allocations}
@@ -274,67 +255,6 @@ func answer(n *Node, allocations ...podresources.Allocation) {
 		}
 	}
 	n.book.Answered(&a)
-}
-
-// await waits until a condition returns no error, for at most a minute.
-func await(t *testing.T, is func() error) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		err := is()
-		if err == nil {
-			return
-		}
-		must.That(t, !time.Now().After(deadline), "%v", err)
-	}
-}
-
-// A pod is not bound to the node yet, because a binding condition of its device is not met. A claim
-// that is reserved for this pod holds the device. Its state is allocated: nothing is prepared.
-func TestNominatedPodHolds(t *testing.T) {
-	n, server, follow := newKubeNode(t)
-	server.Put(kubetest.Pods, []byte(`{"metadata":{"name":"a","namespace":"ns","uid":"uid-a"},
-		"spec":{"resourceClaims":[{"name":"gpu","resourceClaimName":"c"}]},
-		"status":{"phase":"Pending","nominatedNodeName":"node1"}}`))
-	server.Put(kubetest.Claims, []byte(`{"metadata":{"name":"c","namespace":"ns","uid":"uid-c"},
-		"status":{"reservedFor":[{"resource":"pods","name":"a","uid":"uid-a"}],"allocation":{"devices":{"results":[
-			{"request":"r","driver":"d","pool":"p","device":"gpu"}]}}}}`))
-	n.latest.Store(&described{inventory: driver.Inventory{{Device: "fabric"}: {Conditional: true}}})
-	follow()
-	await(t, func() error {
-		_, _ = n.Observe(t.Context()) // no kubelet answers
-		allocations, _, _ := n.describe(time.Now())
-		if len(allocations) != 1 {
-			return fmt.Errorf("%d allocations, want 1", len(allocations))
-		}
-		a := allocations[0]
-		if a.State != podresources.StateAllocated || a.Device.Device != "gpu" || a.Holders[0].UID != "uid-a" {
-			return fmt.Errorf("the allocation is %+v", a)
-		}
-		return nil
-	})
-}
-
-// The inventory has the taints of DeviceTaintRules, whether an inventory file or the API server
-// lists the devices. They are removed with the rule.
-func TestDeviceTaintRules(t *testing.T) {
-	n, server, follow := newKubeNode(t)
-	server.Put(kubetest.TaintRules, []byte(`{"metadata":{"name":"evacuate"},
-		"spec":{"deviceSelector":{"pool":"p"},"taint":{"key":"k","effect":"NoExecute"}}}`))
-	id := driver.ID{Driver: "d", Pool: "p", Device: "gpu"}
-	n.file, n.listed = inventory.NewFile(filepath.Join(t.TempDir(), "none")), driver.Inventory{id: {}}
-	n.reader = driver.NewReader[bool]("read no file", nil)
-	follow()
-	byRule := driver.Taint{Key: "k", Effect: "NoExecute", Rule: "evacuate"}
-	for _, want := range [][]driver.Taint{{byRule}, nil} {
-		await(t, func() error {
-			_, all := n.Describe()
-			if !cmp.Equal(want, all[id].Taints) {
-				return fmt.Errorf("the taints are %v, want %v", all[id].Taints, want)
-			}
-			return nil
-		})
-		server.Delete(kubetest.TaintRules, "", "evacuate")
-	}
 }
 
 func TestMain(m *testing.M) { testmain.Main(m) }

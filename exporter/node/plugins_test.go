@@ -36,7 +36,6 @@ func TestPluginDevicesIdentified(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	p := pluginDevices{reader: driver.NewReader[devices.PluginDevice]("find an interface", nil)}
 	identified := func(at time.Duration, allocations []podresources.Allocation, all driver.Inventory) (driver.ID, int) {
-		t.Helper()
 		before := cmp.Diff(nil, allocations)
 		out, more := p.identify(allocations, nil, all, now.Add(at))
 		expect.That(t, cmp.Diff(nil, allocations) == before && len(inventory) == 1, "the arguments have changed")
@@ -75,7 +74,6 @@ func TestPluginDevicesIdentified(t *testing.T) {
 func TestOffers(t *testing.T) {
 	kubelet, socket := podresourcestest.New(), filepath.Join(t.TempDir(), "k.sock")
 	start := func() {
-		t.Helper()
 		must.Do(t, kubelet.Start(socket))
 	}
 	start()
@@ -91,7 +89,6 @@ func TestOffers(t *testing.T) {
 	}
 	now := time.Unix(1_700_000_000, 0)
 	check := func(after time.Duration, want ...string) {
-		t.Helper()
 		now = now.Add(after)
 		o.update(t.Context(), now)
 		var got []string
@@ -164,7 +161,6 @@ func TestCPUSets(t *testing.T) {
 	n := newTestNode(t, Config{Sysfs: root, CDI: []string{cdi}})
 	spec := filepath.Join(cdi, "dra.cpu.json")
 	write := func(content string) {
-		t.Helper()
 		must.Do(t, os.WriteFile(spec, []byte(content), 0o600))
 		must.Do(t, n.cdi.Load())
 	}

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -188,59 +187,4 @@ func TestPendingInFile(t *testing.T) {
 	expect.That(t, !allocations[1].Pending, "the argument is changed")
 	without := newWay(t, &recorded{}, false, false, false)
 	expect.Equal(t, "without claims", []bool{false, false, false}, pending(without))
-}
-
-// What is known of a claim when the kubelet lists its devices can be older: it was not allocated
-// yet, or it was another claim of the same name. It is pending until its admin access is known.
-func TestPendingUntilReadAgain(t *testing.T) {
-	const status = `"allocation":{"devices":{"results":[
-		{"request":"r","driver":"d.test","pool":"p","device":"gpu-0","adminAccess":%v}]}},
-		"reservedFor":[{"resource":"pods","name":%q,"uid":%q}]`
-	for name, before := range map[string]string{
-		"not allocated": "", "another": fmt.Sprintf(status, false, "former", "uid-former"),
-	} {
-		t.Run(name, func(t *testing.T) {
-			n, server, follow := newKubeNode(t)
-			claim := podresources.Claim{Namespace: "ns", Name: "c"}
-			put := func(uid, status string) {
-				server.Put(kubetest.Claims, fmt.Appendf(nil,
-					`{"metadata":{"name":"c","namespace":"ns","uid":%q},"status":{%s}}`, uid, status))
-			}
-			want := func() {
-				held, _ := n.book.Holds(time.Now(), time.Time{})
-				n.kube.Want(held.Wanted)
-			}
-			pod := podresources.PodFacts{
-				Pod: podresources.Pod{Namespace: "ns", Name: "pod"}, UID: "uid-pod", Started: true,
-				Claims: []podresources.PodClaim{{Name: "mine", Claim: "c"}},
-			}
-			put("uid-before", before)
-			follow()
-			n.book.PodChanged(pod, time.Now())
-			want()
-			await(t, func() error {
-				if _, read := n.book.Claims()[claim]; !read {
-					return errors.New("the claim has not been read")
-				}
-				return nil
-			})
-			put("uid-now", fmt.Sprintf(status, true, "pod", "uid-pod"))
-			answer(n, podresources.Allocation{
-				Claim: claim, Device: driver.ID{Driver: "d.test", Pool: "p", Device: "gpu-0"},
-				Holders: []podresources.Holder{{Pod: pod.Pod, Container: "main"}},
-			})
-			await(t, func() error {
-				want()
-				allocations, _, _ := n.describe(time.Now())
-				must.That(t, len(allocations) == 1, "%d allocations", len(allocations))
-				switch a := &allocations[0]; {
-				case !a.Admin && !a.Pending:
-					t.Fatalf("the claim counts as known, with UID %q", a.ClaimUID)
-				case !a.Admin:
-					return errors.New("the claim is pending")
-				}
-				return nil
-			})
-		})
-	}
 }

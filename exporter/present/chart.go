@@ -248,7 +248,7 @@ const (
 
 // recorded adds the charts of a device, or of a claim's or pod's parts of devices, with the onsets
 // of incidents, and who held the device.
-func (v *Page) recorded(d *Detail, of Subject, incidents []*recorder.Incident) {
+func (v *view) recorded(d *Detail, of Subject, incidents []*recorder.Incident) {
 	namespace, name, _ := strings.Cut(cmp.Or(of.Claim, of.Pod), "/")
 	chosen := recorder.Selection{Device: of.Device, Namespace: namespace, Own: true, Last: recordedFor}
 	if of.Claim != "" {

@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
@@ -146,8 +147,9 @@ func (s Subject) Hit(i *recorder.Incident) bool {
 	}
 }
 
-// Detail returns the details of a subject, beginning with the incidents that hit it.
-func (v *Page) Detail(of Subject) Detail {
+// NewDetail returns the details of a subject, beginning with the incidents that hit it.
+func NewDetail(s *exposition.Snapshot, c Config, of Subject) Detail {
+	v := newView(s, c)
 	d := Detail{Node: cmp.Or(v.config.Node, "this node"), Time: Clock(v.of.Time)}
 	var incidents []*recorder.Incident
 	if v.config.Recorder != nil {
@@ -210,14 +212,14 @@ func (d *Detail) Lines() []string {
 }
 
 // device describes a device.
-func (v *Page) device(d *book.Device) []Section {
+func (v *view) device(d *book.Device) []Section {
 	return []Section{
 		v.facts(d), heldBy(d, ""), v.values("Values", d.Values), v.values("Not charged to a claim", d.Unattributed),
 		v.absent(d),
 	}
 }
 
-func (v *Page) facts(d *book.Device) Section {
+func (v *view) facts(d *book.Device) Section {
 	s, h := Section{Title: d.ID.Device}, &d.Entry.Hardware
 	s.state("state", v.states[d.ID])
 	s.stalled(v.stalled[d.ID])
@@ -326,7 +328,7 @@ func podsItem(pods []string) Item {
 }
 
 // values returns a row for each value. For counters, it has the time since which they count.
-func (v *Page) values(title string, values []book.Value) Section {
+func (v *view) values(title string, values []book.Value) Section {
 	s := Section{Title: title, Head: []string{"Quantity", "Value", "Source"}}
 	for i := range values {
 		of := &values[i]
@@ -344,7 +346,7 @@ func (v *Page) values(title string, values []book.Value) Section {
 }
 
 // absent returns a row for each reason why values of a device are absent.
-func (v *Page) absent(d *book.Device) Section {
+func (v *view) absent(d *book.Device) Section {
 	s := Section{Title: absent, Head: []string{"What", "Why", "What to do"}}
 	if d.Missing != join.MissingNone {
 		why, do := Missing(d.ID.Driver, d.Missing)
@@ -411,7 +413,7 @@ func whyAbsent(q driver.Quantity, known []driver.Absence, sources []Source, read
 }
 
 // claim describes NAMESPACE/NAME: each device that the claim holds, or held within the retention.
-func (v *Page) claim(of Subject) []Section {
+func (v *view) claim(of Subject) []Section {
 	var out []Section
 	for i := range v.of.Claims {
 		h := &v.of.Claims[i]
@@ -437,7 +439,7 @@ func (v *Page) claim(of Subject) []Section {
 }
 
 // deviceOf returns a device, nil if it is gone.
-func (v *Page) deviceOf(id driver.ID) *book.Device {
+func (v *view) deviceOf(id driver.ID) *book.Device {
 	at := slices.IndexFunc(v.of.Devices, func(d book.Device) bool { return d.ID == id })
 	if at < 0 {
 		return nil
@@ -446,7 +448,7 @@ func (v *Page) deviceOf(id driver.ID) *book.Device {
 }
 
 // holding describes how a claim or pod holds a device.
-func (v *Page) holding(h *book.Holder) Section {
+func (v *view) holding(h *book.Holder) Section {
 	s := Section{Title: h.Device.Device}
 	s.Rows = append(s.Rows, []Item{{Text: "device"}, {Text: h.Device.String(), Device: h.Device.String()}})
 	if state, known := v.states[h.Device]; known {
@@ -472,7 +474,7 @@ func (v *Page) holding(h *book.Holder) Section {
 
 // pod describes NAMESPACE/NAME: the pod itself, and each device that it holds, or held within the
 // retention.
-func (v *Page) pod(name string) []Section {
+func (v *view) pod(name string) []Section {
 	of := Section{Title: "Pod"}
 	var holds []Section
 	rows := slices.Concat(v.of.Pods, v.of.Young)

@@ -204,7 +204,8 @@ func (d *Detail) incident(i *recorder.Incident, now time.Time, catalogue driver.
 	d.Charts = charts(i.Chart, catalogue, momentsOf(i))
 }
 
-// holdersOf has a row for each holder of devices over some time: whether an incident hit it, if asked.
+// holdersOf has a row for each holder of devices over some time; with hits, whether an incident hit
+// it.
 func holdersOf(title string, holders []recorder.Holder, hits bool) Section {
 	s := Section{Title: title, Head: []string{"Claim", "Pod", "Device", "Since", "Until", "Hit"}}
 	for i := range holders {

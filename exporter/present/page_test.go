@@ -246,8 +246,3 @@ func TestScaled(t *testing.T) {
 		expect.Is(t, scaled(test.value, "B", test.base), test.want, "scaled(%v, %v)", test.value, test.base)
 	}
 }
-
-func TestMeasuredFor(t *testing.T) {
-	held := []recorder.Figure{{Quantity: heldSeconds, ConsumedQuantity: 540}}
-	expect.Is(t, measuredFor(180, held), "3 min of 9 min", "a third of the time")
-}

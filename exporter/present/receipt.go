@@ -22,7 +22,7 @@ func measuredFor(seconds float64, total []recorder.Figure) string {
 const heldSeconds = "allocated_seconds"
 
 // receiptSections describes the newest receipt of a claim.
-func (v *Page) receiptSections(claim string) []Section {
+func (v *view) receiptSections(claim string) []Section {
 	if v.config.Recorder == nil {
 		return nil
 	}

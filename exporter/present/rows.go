@@ -53,14 +53,36 @@ type Page struct {
 	// Incidents are the newest ones of the flight recorder.
 	Incidents []IncidentRow `json:"incidents,omitempty"`
 
+	view
+
+	index  map[driver.ID]int // position in IDs
+	recent recent
+}
+
+// view is a snapshot with what rows and details show of it beside.
+type view struct {
 	of        *exposition.Snapshot
 	config    Config
 	catalogue driver.Catalogue
 
 	states  map[driver.ID]book.State
 	stalled map[driver.ID]string // why the claims of these devices are stalled
-	index   map[driver.ID]int    // position in IDs
-	recent  recent
+}
+
+func newView(s *exposition.Snapshot, c Config) view {
+	v := view{
+		of: s, config: c, catalogue: s.Catalogue.OrStandard(), states: map[driver.ID]book.State{},
+		stalled: map[driver.ID]string{},
+	}
+	for i, state := range s.States(c.QuietAfter) {
+		v.states[s.Devices[i].ID] = state
+	}
+	for key, verdict := range s.Stalled {
+		if verdict.Stalled != nil { // only for devices that one claim holds alone
+			v.stalled[key.Device] = stalledText(texts(verdict.Stalled), texts(verdict.Host))
+		}
+	}
+	return v
 }
 
 // tile is the number of devices in a state.
@@ -171,18 +193,12 @@ func (v *Page) Complete() {
 // NewPage returns what the page shows of a snapshot. Traffic and trends come from the recorder.
 func NewPage(s *exposition.Snapshot, c Config) *Page {
 	v := &Page{
-		of: s, config: c, catalogue: s.Catalogue.OrStandard(),
+		view: newView(s, c), index: map[driver.ID]int{},
 		Node: c.Node, Version: c.Version, Time: Clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []DeviceRow{},
 		IDs: []string{}, Claims: []HolderRow{}, Pods: []HolderRow{},
-		states: map[driver.ID]book.State{}, stalled: map[driver.ID]string{}, index: map[driver.ID]int{},
 	}
 	if c.Recorder != nil {
 		v.recent = c.Recorder.Recent(recorder.DefaultKeep, trendValues)
-	}
-	for key, verdict := range s.Stalled {
-		if verdict.Stalled != nil { // only for devices that one claim holds alone
-			v.stalled[key.Device] = stalledText(texts(verdict.Stalled), texts(verdict.Host))
-		}
 	}
 	for _, source := range c.Sources {
 		if source.Down != "" {
@@ -190,10 +206,10 @@ func NewPage(s *exposition.Snapshot, c Config) *Page {
 		}
 	}
 	counts, lastActive := map[book.State]int{}, s.LastActive()
-	for i, state := range s.States(c.QuietAfter) {
+	for i := range s.Devices {
 		d := &s.Devices[i]
+		state := v.states[d.ID]
 		counts[state]++
-		v.states[d.ID] = state
 		row := newDeviceRow(d, state)
 		row.setRecent(v.recent[recorder.Owner{Kind: recorder.OfDevice, Device: d.ID}])
 		if state == book.StateStalled {

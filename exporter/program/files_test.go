@@ -115,7 +115,6 @@ func TestBadFiles(t *testing.T) {
 
 // tryBad runs the program with a bad value of a flag of the program or of a command.
 func tryBad(t *testing.T, dir, flag, value string) {
-	t.Helper()
 	far := Source{Name: "far", Addressed: true, New: func(h driver.Host) (driver.Source, error) {
 		_, err := os.Stat(h.Address)
 		return nil, err
@@ -184,7 +183,6 @@ func TestBadFilesHasAllFlags(t *testing.T) {
 // returns a kubeconfig, and a function that returns the requested paths. The named pods refuse all
 // requests, as pods do that require credentials.
 func apiServer(t *testing.T, refuse ...string) (kubeconfig string, asked func() []string) {
-	t.Helper()
 	var mu sync.Mutex
 	var paths []string
 	exporter := func(n int) string {

@@ -100,7 +100,7 @@ func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io
 	case commandGateway:
 		err = runGateway(ctx, o, o.logger(lines))
 	case commandReference:
-		err = writeReference(stdout, sources)
+		_, err = io.WriteString(stdout, exposition.Reference(driver.Standard(), exporter.SelfFamilies(), fillers(sources)))
 	case commandCheck:
 		err = runCheck(ctx, o, sources, o.logger(lines), stdout)
 	default:
@@ -135,11 +135,6 @@ func oneLine(text string) string {
 		b.WriteString(line)
 	}
 	return b.String()
-}
-
-// writeReference writes the reference of all metrics.
-func writeReference(w io.Writer, sources []Source) error {
-	return exposition.WriteReference(w, driver.Standard(), exporter.SelfFamilies(), fillers(sources))
 }
 
 // fillers returns a function from a quantity to the sources that can read it. Endpoints can read

@@ -1,12 +1,16 @@
 package recorder
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
@@ -234,4 +238,188 @@ func (r *Recorder) Restore(incidents []*Incident) {
 	slices.SortFunc(all, func(a, b *Incident) int { return a.Onset.Compare(b.Onset) })
 	r.incidents = bounded(all)
 	r.publish(time.Time{})
+}
+
+// publication is the recorder's state after a snapshot. It is immutable, so that readers need no
+// lock.
+type publication struct {
+	tape
+
+	at, recorded time.Time // times of the snapshot, and of the last one on the tape
+	timeline     timeline.Timeline
+	incidents    []*Incident // in the order of their detection
+	receipts     []*Receipt  // ordered by time
+}
+
+// publish makes the recorder's state visible to readers.
+func (r *Recorder) publish(at time.Time) {
+	r.published.Store(&publication{
+		tape: r.ring.tape, at: at, recorded: r.ring.before, timeline: r.timeline, incidents: r.incidents,
+		receipts: r.receipts,
+	})
+}
+
+// Receipts returns the receipts of ended claims, the newest first.
+func (r *Recorder) Receipts() []*Receipt {
+	out := append([]*Receipt{}, r.published.Load().receipts...)
+	slices.Reverse(out)
+	return out
+}
+
+// Incidents returns the incidents in the order of [Incident.Compare].
+func (r *Recorder) Incidents() []*Incident {
+	out := append([]*Incident{}, r.published.Load().incidents...)
+	slices.SortFunc(out, func(a, b *Incident) int { return a.Compare(b) })
+	return out
+}
+
+// Incident returns an incident with its recording so far, nil if there is none with this ID.
+func (r *Recorder) Incident(id string) *Incident {
+	p := r.published.Load()
+	n := slices.IndexFunc(p.incidents, func(i *Incident) bool { return i.ID == id })
+	if n < 0 {
+		return nil
+	}
+	i := p.incidents[n]
+	if !p.isGrowing(i, p.at) {
+		return i
+	}
+	now := *i
+	now.Chart = p.chartOf(i)
+	return &now
+}
+
+// Selection selects what matches all fields that are set.
+type Selection struct {
+	Device                string // NAME or DRIVER/POOL/NAME
+	Namespace, Claim, Pod string
+	Last                  time.Duration // before the latest snapshot; 0: all
+	Own                   bool          // only the series of the device, claim or pod itself
+	After                 int           // number of series to skip
+}
+
+// History is the recording of a device, claim or pod, with the devices' holders.
+type History struct {
+	Holders []Holder `json:"holders"` // the newest 1024
+	*Chart
+	// Next is the parameter after of the request for further series; omitted: there are none.
+	Next int `json:"next,omitempty"`
+}
+
+const (
+	// MaxValues limits the values of a chart.
+	MaxValues = 1 << 19
+	// maxHistoryHolders limits the holders of a history.
+	maxHistoryHolders = 1 << 10
+)
+
+// History returns what the ring has of a selection. For a claim or pod, it is its parts of devices;
+// for a device, it includes the parts of all holders.
+func (r *Recorder) History(of Selection) History {
+	p := r.published.Load()
+	out := History{Holders: []Holder{}}
+	from := time.Time{}
+	if of.Last > 0 {
+		from = p.recorded.Add(-of.Last)
+	}
+	for period := range p.timeline.All() {
+		if h := holderOf(period); of.matchesHolder(&h) && (h.To == nil || h.To.After(from)) {
+			out.Holders = append(out.Holders, h)
+		}
+	}
+	if len(out.Holders) > maxHistoryHolders {
+		slices.SortFunc(out.Holders, func(a, b Holder) int { return b.From.Compare(a.From) })
+		out.Holders = out.Holders[:maxHistoryHolders]
+	}
+	slices.SortFunc(out.Holders, func(a, b Holder) int { return a.compare(&b) })
+	c := p.cut(from, p.recorded, of.matches, nil)
+	lines := c.lines[min(of.After, len(c.lines)):]
+	if most := max(1, MaxValues/max(1, len(c.times))); len(lines) > most {
+		lines, out.Next = lines[:most], of.After+most
+	}
+	out.Chart = c.chart(lines, len(lines), p.catalogue)
+	return out
+}
+
+func (s *Selection) matchesDevice(id driver.ID) bool {
+	return s.Device == "" || s.Device == id.Device || s.Device == id.String()
+}
+
+func (s *Selection) matches(o *Owner) bool {
+	if !s.matchesDevice(o.Device) {
+		return false
+	}
+	switch {
+	case s.Claim != "":
+		return o.Kind == OfClaim && o.Name == s.Claim && o.Namespace == s.Namespace
+	case s.Pod != "":
+		return o.Kind == OfPod && o.Name == s.Pod && o.Namespace == s.Namespace
+	default:
+		return s.Device != "" && (!s.Own || o.Kind == OfDevice)
+	}
+}
+
+func (s *Selection) matchesHolder(h *Holder) bool {
+	if !s.matchesDevice(h.ID) {
+		return false
+	}
+	return (s.Claim == "" || h.Claim == s.Claim && h.Namespace == s.Namespace) &&
+		(s.Pod == "" || h.Pod == s.Pod && h.Namespace == s.Namespace)
+}
+
+// tally is the number of occurrences of an incident. It is kept apart from the document, which is
+// stored once a minute: if the process is killed, the ledger does not count an error again.
+type tally struct {
+	ID    string    `json:"id"`
+	Count int       `json:"count"`
+	Last  time.Time `json:"last"`
+}
+
+// recently is the time for which an incident's document may lack its last occurrence.
+const recently = 2 * storeEvery
+
+// AppendState appends, as JSON, the number of occurrences of incidents whose documents may lack
+// some. It implements state.Part; clock is not needed. It must be called by the goroutine that
+// calls Record.
+func (r *Recorder) AppendState(b []byte, _ func(time.Time) int64) []byte {
+	r.kept = r.recent()
+	return append(b, r.kept...)
+}
+
+// AppendChanges is AppendState, but appends nothing if nothing has changed since the last call.
+func (r *Recorder) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
+	if bytes.Equal(r.kept, r.recent()) {
+		return b
+	}
+	return r.AppendState(b, clock)
+}
+
+func (r *Recorder) recent() []byte {
+	out := []tally{}
+	for _, i := range r.incidents {
+		if i.Count > 1 && r.published.Load().at.Sub(i.Last) < recently {
+			out = append(out, tally{i.ID, i.Count, i.Last})
+		}
+	}
+	text, _ := json.Marshal(out) // cannot fail: all types can be encoded
+	return text
+}
+
+// RestoreTallies restores what AppendState appended. It must be called after Restore.
+func (r *Recorder) RestoreTallies(from []byte) error {
+	var all []tally
+	if err := json.Unmarshal(from, &all); err != nil {
+		return fmt.Errorf("decode numbers of occurrences of incidents: %w", err)
+	}
+	for _, o := range all {
+		n := slices.IndexFunc(r.incidents, func(i *Incident) bool { return i.ID == o.ID && i.Count < o.Count })
+		if n < 0 {
+			continue
+		}
+		again := *r.incidents[n]
+		again.Count, again.Last = o.Count, driver.Later(again.Last, o.Last)
+		r.replace(n, &again)
+	}
+	r.publish(time.Time{})
+	return nil
 }

@@ -2,6 +2,7 @@ package recorder
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -355,7 +356,7 @@ func TestRingAgainstList(t *testing.T) {
 			for j, at := range got.times {
 				key := point{at, i}
 				v, there := want[key]
-				must.That(t, there != math.IsNaN(values[j]) && (!there || math.Abs(v-values[j]) <= 2*Precision*math.Abs(v)),
+				must.That(t, there != math.IsNaN(values[j]) && (!there || math.Abs(v-values[j]) <= 2*precision*math.Abs(v)),
 					"series %d at %v is %v, want %v (%v)", i, at, values[j], v, there)
 				delete(want, key)
 			}
@@ -398,7 +399,7 @@ func TestRatesAreBetweenReadings(t *testing.T) {
 	for i, l := range c.lines {
 		for n, v := range c.values(&l)[1:] {
 			want := []float64{100, 50}[i]
-			expect.That(t, math.Abs(v-want) <= 2*Precision*want, "series %d is %v W at second %d, want %v", i, v, n+1, want)
+			expect.That(t, math.Abs(v-want) <= 2*precision*want, "series %d is %v W at second %d, want %v", i, v, n+1, want)
 		}
 	}
 }
@@ -415,4 +416,33 @@ func TestIncidentsAreBounded(t *testing.T) {
 	}
 	expect.That(t, len(all) == MaxIncidents && all[0].Count == 5 && all[1].Count == 2*MaxIncidents+1,
 		"%d incidents, of which the first are %d and %d", len(all), all[0].Count, all[1].Count)
+}
+
+// precision is the largest relative error of a value.
+const precision = 1.0 / (1 << (mantissaBits + 1))
+
+// Values are kept within the precision, smaller ones than a millionth as 0, and are absent where
+// they are no numbers; a document has them with four digits.
+func TestEncoding(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		value := rapid.OneOf(
+			rapid.SampledFrom([]float64{math.NaN(), math.Inf(1), 0, 1, 0.5, -40, 300, 8e10, 1e-5, -1e12, 0x1p-20, 8.9e12}),
+			rapid.Float64Range(-1e13, 1e13),
+		)
+		values := rapid.SliceOfN(value, 0, 200).Draw(t, "values")
+		var kept Values
+		for _, v := range values {
+			kept = append(kept, codeOf(v))
+		}
+		var again Values
+		must.Do(t, json.Unmarshal(must.Get(json.Marshal(kept))(t), &again))
+		for most, got := range map[float64][]float64{precision: kept.Floats(), 2 * precision: again.Floats()} {
+			must.That(t, len(got) == len(values), "%d values became %d", len(values), len(got))
+			for i, v := range values {
+				absent := math.IsNaN(v) || math.IsInf(v, 0)
+				near := math.Abs(got[i]-v) <= most*math.Abs(v) || got[i] == 0 && math.Abs(v) < 1e-6
+				must.That(t, absent == math.IsNaN(got[i]) && (absent || near), "value %d is %v, was %v", i, got[i], v)
+			}
+		}
+	})
 }

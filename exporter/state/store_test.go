@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -53,7 +54,6 @@ func (c *counter) append(b []byte, n int64, clock func(time.Time) int64) []byte 
 
 // restoredCounter returns the counter of a restored state.
 func restoredCounter(t testing.TB, r *Restored) *counter {
-	t.Helper()
 	return must.Get(counterOf(r))(t)
 }
 
@@ -112,7 +112,6 @@ func (w *world) store() *Store {
 // run runs a process: it restores, and adds 1 at each of so many ticks. kill leaves the store as a
 // killed process does.
 func (w *world) run(ticks int, kill bool) (*Restored, *counter) {
-	w.Helper()
 	s := w.store()
 	r := s.Restore(w.Context(), time.Now())
 	c := &counter{}
@@ -150,15 +149,12 @@ func (w *world) kill(s *Store) {
 func (w *world) newest() ([]byte, string) {
 	w.Helper()
 	names := must.Get(filepath.Glob(filepath.Join(w.path, prefix+"*"+suffix)))(w)
-	if len(names) == 0 {
-		w.Fatal("no segments")
-	}
+	must.That(w, len(names) != 0, "no segments")
 	last := names[len(names)-1]
 	return must.Get(os.ReadFile(last))(w), last
 }
 
 func (w *world) rewrite(name string, b []byte) {
-	w.Helper()
 	must.Do(w, os.WriteFile(name, b, 0o600))
 }
 
@@ -172,15 +168,12 @@ func TestStateOutlivesAnEnd(t *testing.T) {
 			}
 			_, before := w.run(4, kill)
 			r, c := w.run(0, kill)
-			if r == nil || !r.Continues || r.Rebooted || c.sum != 7 || len(w.errs) > 0 || w.late > 0 {
-				t.Fatalf("the restored state is %+v with %+v; %v, %d late", r, c, w.errs, w.late)
-			}
-			if off := c.at.Sub(before.at).Abs(); off > time.Millisecond {
-				t.Errorf("times are off by %v", off)
-			}
-			if names, _ := filepath.Glob(filepath.Join(w.path, "*")); len(names) > 2 {
-				t.Errorf("there are %q", names)
-			}
+			must.That(t, r != nil && r.Continues && !r.Rebooted && c.sum == 7 && len(w.errs) == 0 && w.late <= 0,
+				"the restored state is %+v with %+v; %v, %d late", r, c, w.errs, w.late)
+			off := c.at.Sub(before.at).Abs()
+			expect.That(t, off <= time.Millisecond, "times are off by %v", off)
+			names, _ := filepath.Glob(filepath.Join(w.path, "*"))
+			expect.That(t, len(names) <= 2, "there are %q", names)
 			w.boot = "other"
 			if r, c := w.run(0, true); !r.Rebooted || r.Continues == kill || c.sum != 7 {
 				t.Errorf("in another boot the restored state is %+v with %+v", r, c)
@@ -210,22 +203,17 @@ func TestSetAside(t *testing.T) {
 			check := func() driver.Reason {
 				return driver.ReasonOf(Check(Config{Path: w.path, Node: w.node}))
 			}
-			if reason := check(); reason != "" {
-				t.Errorf("before the change it can't be used: %s", reason)
-			}
+			expect.Is(t, check(), "", "before the change it can't be used")
 			change(w)
-			if reason := check(); reason != want {
-				t.Errorf("it can't be used: %q", reason)
-			}
+			expect.Is(t, check(), want, "it can't be used")
 			if r, _ := w.run(2, true); r != nil || !slices.Equal(w.aside, []driver.Reason{want}) {
 				t.Errorf("restored %+v, set aside: %v", r, w.aside)
 			}
 			if r, c := w.run(0, true); r == nil || !r.Continues || c.sum != 2 {
 				t.Errorf("afterwards the store has %+v with %+v", r, c)
 			}
-			if names, _ := filepath.Glob(filepath.Join(w.path, "*.aside-"+string(want))); len(names) != 1 {
-				t.Errorf("set aside: %q", names)
-			}
+			names, _ := filepath.Glob(filepath.Join(w.path, "*.aside-"+string(want)))
+			expect.That(t, len(names) == 1, "set aside: %q", names)
 		})
 	}
 }
@@ -246,9 +234,7 @@ func TestCutAnywhere(t *testing.T) {
 		ticks := int64((n - 1) / 2) // a header, and then a state and its mark
 		s := w.store()
 		r := s.Restore(t.Context(), time.Now())
-		if r == nil {
-			t.Fatalf("with %d of %d bytes nothing is restored: %v", size, len(whole), w.aside)
-		}
+		must.That(t, r != nil, "with %d of %d bytes nothing is restored: %v", size, len(whole), w.aside)
 		marked := frames[n-1] == size && n%2 == 1
 		if c := restoredCounter(t, r); c.sum != max(1, ticks+int64(1-n%2)) || r.Continues != marked {
 			t.Errorf("with %d bytes, %d frames: %d, continues %v", size, n, c.sum, r.Continues)
@@ -259,7 +245,6 @@ func TestCutAnywhere(t *testing.T) {
 
 // framesOf returns where the frames of a segment end.
 func framesOf(t testing.TB, b []byte) []int {
-	t.Helper()
 	var out []int
 	for rest := b; len(rest) > 0; {
 		_, _, after, err := next(rest)
@@ -291,9 +276,8 @@ func TestIncompleteIsSaid(t *testing.T) {
 		if want == "" && len(w.lost) == 0 {
 			continue
 		}
-		if len(w.lost) != 1 || want == "" || !strings.HasPrefix(w.lost[0], filepath.Base(name)+" "+want) {
-			t.Errorf("%q is said, want %q", w.lost, want)
-		}
+		expect.That(t, len(w.lost) == 1 && want != "" && strings.HasPrefix(w.lost[0], filepath.Base(name)+" "+want),
+			"%q is said, want %q", w.lost, want)
 		if w.lost = nil; want != "" {
 			if r, c := w.run(0, true); r == nil || !r.Continues || len(w.lost) > 0 {
 				t.Errorf("then %+v with %+v is restored, and %q is said", r, c, w.lost)
@@ -400,7 +384,6 @@ func (f *fault) Truncate(size int64) error {
 
 // faulty returns a store whose segments are on a disk that fails.
 func (w *world) faulty(of fault) (*Store, *counter) {
-	w.Helper()
 	s := w.store()
 	c := &counter{}
 	if r := s.Restore(w.Context(), time.Now()); r != nil {
@@ -506,9 +489,7 @@ func hang(t *testing.T, room int, recovers bool) {
 			waited++
 		}
 	}
-	if !s.calls.Busy() || w.late < 10 || waited > 1 {
-		t.Fatalf("%d late, %d ticks waited", w.late, waited)
-	}
+	must.That(t, s.calls.Busy() && w.late >= 10 && waited <= 1, "%d late, %d ticks waited", w.late, waited)
 	close(blocked)
 	s.calls.Wait(t.Context())
 	room = 1 << 20
@@ -523,18 +504,16 @@ func hang(t *testing.T, room int, recovers bool) {
 	}
 	w.kill(s)
 	r, got := w.run(0, true)
-	if r == nil || r.Continues != recovers || recovers && got.sum != c.sum {
-		t.Errorf("restored %+v with %+v of %d", r, got, c.sum)
-	}
+	expect.That(t, r != nil && r.Continues == recovers && (!recovers || got.sum == c.sum),
+		"restored %+v with %+v of %d", r, got, c.sum)
 }
 
 // The start does not wait for an unusable folder, and reports why.
 func TestFolderIsNone(t *testing.T) {
 	w := newWorld(t)
 	w.rewrite(w.path, nil)
-	if r, _ := w.run(2, false); r != nil || len(w.errs) != 1 || w.late != 3 {
-		t.Errorf("restored %+v, %v, %d late", r, w.errs, w.late)
-	}
+	r, _ := w.run(2, false)
+	expect.That(t, r == nil && len(w.errs) == 1 && w.late == 3, "restored %+v, %v, %d late", r, w.errs, w.late)
 }
 
 // A folder whose segments can't be listed, or set aside, when it is opened is opened again for the
@@ -574,9 +553,8 @@ func TestFolderIsOpenedAgain(t *testing.T) {
 				s.Commit(t.Context(), now)
 			}
 			w.kill(s)
-			if names, _ := filepath.Glob(filepath.Join(w.path, prefix+"*"+suffix)); len(names) != 1 {
-				t.Errorf("there are %q", names)
-			}
+			names, _ := filepath.Glob(filepath.Join(w.path, prefix+"*"+suffix))
+			expect.That(t, len(names) == 1, "there are %q", names)
 			if r, c := w.run(0, true); r == nil || !r.Continues || c.sum != 2 {
 				t.Errorf("restored %+v with %+v", r, c)
 			}
@@ -599,14 +577,11 @@ func TestSegmentsAreReplaced(t *testing.T) {
 		s.syncs.Wait(t.Context())
 		most = max(most, sizeOf(t, w.path))
 	}
-	if most > 2*(rotateBytes+2*int64(c.bulk)) || s.log.number < 3 {
-		t.Errorf("%d bytes in segment %d", most, s.log.number)
-	}
+	expect.That(t, most <= 2*(rotateBytes+2*int64(c.bulk)) && s.log.number >= 3,
+		"%d bytes in segment %d", most, s.log.number)
 	c.bulk = maxFrame
 	s.Commit(t.Context(), time.Now())
-	if !slices.Equal(w.errs, []driver.Reason{driver.ReasonTooLarge}) {
-		t.Errorf("a state that is too large: %v", w.errs)
-	}
+	expect.That(t, slices.Equal(w.errs, []driver.Reason{driver.ReasonTooLarge}), "a state that is too large: %v", w.errs)
 	w.kill(s)
 	if r, c := w.run(0, true); r == nil || r.Continues || c.sum != 120 {
 		t.Errorf("restored %+v with %+v", r, c)
@@ -646,16 +621,14 @@ func TestSizeIsBounded(t *testing.T) {
 			s.calls.Wait(t.Context())
 			most = max(most, sizeOf(t, w.path))
 		}
-		if most > 64<<20-2*8<<20-maxSegment || !s.syncs.Busy() {
-			t.Errorf("with states of %d bytes the folder has %d", bulk, most)
-		}
+		expect.That(t, most <= 64<<20-2*8<<20-maxSegment && s.syncs.Busy(),
+			"with states of %d bytes the folder has %d", bulk, most)
 		reach()
 		w.kill(s)
 	}
 }
 
 func sizeOf(t testing.TB, path string) (sum int64) {
-	t.Helper()
 	for _, e := range must.Get(os.ReadDir(path))(t) {
 		if info, err := e.Info(); err == nil {
 			sum += info.Size()
@@ -705,7 +678,6 @@ func TestLastChange(t *testing.T) {
 	}
 	w.kill(s)
 	whole, changes := w.store().Restore(t.Context(), time.Now()).Part("still")
-	if string(whole) != "state" || len(changes) != 1 || string(changes[0]) != "change" {
-		t.Errorf("the state is %q, the changes are %q", whole, changes)
-	}
+	expect.That(t, string(whole) == "state" && len(changes) == 1 && string(changes[0]) == "change",
+		"the state is %q, the changes are %q", whole, changes)
 }

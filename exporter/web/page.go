@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
@@ -29,14 +28,6 @@ const underPage = "/page/"
 type pages struct {
 	Config
 	templates *template.Template
-
-	mu   sync.Mutex
-	of   *exposition.Snapshot // the snapshot of view; nil: none
-	view *present.Page
-}
-
-func newPages(c Config) *pages {
-	return &pages{Config: c, templates: Templates()}
 }
 
 // Templates returns the templates of the page (page.html, of a [Page]) and of details (detail.html,
@@ -68,26 +59,6 @@ func asset(name, kind string) http.HandlerFunc {
 	}
 }
 
-// viewOf returns the view of a snapshot. It is made once for all requests within a second.
-func (p *pages) viewOf(s *exposition.Snapshot) *present.Page {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.of != s {
-		time.AfterFunc(freshFor, func() { p.forget(s) })
-		p.of, p.view = s, present.NewPage(s, p.about())
-	}
-	return p.view
-}
-
-// forget drops a snapshot and its view.
-func (p *pages) forget(s *exposition.Snapshot) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.of == s {
-		p.of, p.view = nil, nil
-	}
-}
-
 // Page is the input of page.html.
 type Page struct {
 	MetricsPath string
@@ -106,13 +77,13 @@ func (p Page) Ready() bool { return p.Time != "" }
 func (p *pages) writePage(to io.Writer, s *exposition.Snapshot) error {
 	of := &present.Page{Node: p.Node, Version: p.Version}
 	if s != nil {
-		of = p.viewOf(s)
+		of = present.NewPage(s, p.about())
 	}
 	return p.templates.ExecuteTemplate(to, "page.html", NewPage(p.MetricsPath, of))
 }
 
 func (p *pages) writeRows(to io.Writer, s *exposition.Snapshot) error {
-	return json.NewEncoder(to).Encode(p.viewOf(s))
+	return json.NewEncoder(to).Encode(present.NewPage(s, p.about()))
 }
 
 // detail returns the parser of ?device=NAME, ?device=DRIVER/POOL/NAME, ?claim=NAMESPACE/NAME,
@@ -121,7 +92,9 @@ func (p *pages) writeRows(to io.Writer, s *exposition.Snapshot) error {
 func (p *pages) detail(layOut func(to io.Writer, d present.Detail) error) parser {
 	return func(query url.Values) (any, writer, error) {
 		of := subjectOf(query)
-		return of, func(to io.Writer, s *exposition.Snapshot) error { return layOut(to, p.viewOf(s).Detail(of)) }, nil
+		return of, func(to io.Writer, s *exposition.Snapshot) error {
+			return layOut(to, present.NewDetail(s, p.about(), of))
+		}, nil
 	}
 }
 

@@ -68,7 +68,8 @@ func TestUnchanged(t *testing.T) {
 		return response.StatusCode, response.Header.Get("Etag"), response.Header.Get("Content-Type")
 	}
 	for path, changes := range map[string]bool{
-		"/": true, "/page/rows": true, "/api/v1/snapshot": true, "/page/script.js": false, "/page/style.css": false,
+		"/": true, "/page/rows": true, "/page/detail?device=gpu-2": true, "/api/v1/snapshot": true,
+		"/page/script.js": false, "/page/style.css": false,
 	} {
 		_, tag, _ := get(path, "")
 		if status, _, _ := get(path, `"other", `+tag); status != http.StatusNotModified || tag == "" {

@@ -124,14 +124,12 @@ func (n *node) held() holdings {
 
 // expect compares the holders: pods by device.
 func (n *node) expect(when string, doubts bool, want holdings) {
-	n.t.Helper()
 	expect.Equal(n.t, when, want, n.held())
 	expect.Is(n.t, n.doubts, doubts, "%s: doubting", when)
 }
 
 // expectReasons compares the reasons for which the pods hold their devices.
 func (n *node) expectReasons(when string, want map[string]podresources.Reason) {
-	n.t.Helper()
 	got := map[string]podresources.Reason{}
 	held, _ := n.Holds(n.now, time.Time{})
 	for _, a := range held.Allocations {

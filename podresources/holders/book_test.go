@@ -118,7 +118,6 @@ func TestQuiet(t *testing.T) {
 		return times
 	}
 	is := func(what string, ticks, want int) {
-		t.Helper()
 		expect.Is(t, asked(ticks), want, "%s: questions in %d ticks", what, ticks)
 	}
 	is("without a watch", 20, 20)
@@ -321,7 +320,6 @@ func newAskerTest(pods ...string) *askerTest {
 // observe sends a request a second later. It returns the number of containers that hold devices,
 // and the time until which this is known.
 func (o *askerTest) observe(t *testing.T) (got podresources.Observation, holders int, known time.Time, err error) {
-	t.Helper()
 	o.now = o.now.Add(time.Second)
 	got, err = o.Observe(t.Context())
 	held, signs := o.Book.Holds(o.now, time.Time{})

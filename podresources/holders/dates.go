@@ -116,10 +116,16 @@ func (d *Dates) date(allocations []podresources.Allocation, signs Signs, now tim
 	all := slices.Clone(allocations)
 	view := podresources.View{At: when.until, Allocations: make([]podresources.Allocation, 0, len(all))}
 	for i := range all {
-		if shown, from := d.dateHolders(&all[i], &when, now); shown {
+		shown, from := d.dateHolders(&all[i], &when, now)
+		if shown {
 			view.Allocations = append(view.Allocations, all[i])
-		} else {
-			withhold(&view, all[i].Device, from)
+			continue
+		}
+		if view.Waiting == nil {
+			view.Waiting = map[driver.ID]time.Time{}
+		}
+		if since, twice := view.Waiting[all[i].Device]; !twice || from.Before(since) {
+			view.Waiting[all[i].Device] = from
 		}
 	}
 	d.end(&when, now)
@@ -276,15 +282,6 @@ func (d *Dates) lastEnd(key holdKey, uid string) time.Time {
 		}
 	}
 	return time.Time{}
-}
-
-func withhold(view *podresources.View, device driver.ID, from time.Time) {
-	if view.Waiting == nil {
-		view.Waiting = map[driver.ID]time.Time{}
-	}
-	if since, twice := view.Waiting[device]; !twice || from.Before(since) {
-		view.Waiting[device] = from
-	}
 }
 
 // end ends the holds that the present call does not have, and forgets those that ended more than

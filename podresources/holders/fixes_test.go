@@ -102,7 +102,6 @@ func (s *story) empty(asked int) *story {
 
 // hold compares the UIDs of the holders, by all evidence.
 func (s *story) hold(want ...string) *story {
-	s.t.Helper()
 	held, _ := s.Holds(second(s.now), time.Time{})
 	var got []string
 	for _, a := range held.Allocations {
@@ -116,7 +115,6 @@ func (s *story) hold(want ...string) *story {
 
 // is compares the state of a pod.
 func (s *story) is(uid string, want State) *story {
-	s.t.Helper()
 	expect.Is(s.t, s.States()[uid].State, want, "after %d s the pod %q", s.now, uid)
 	return s
 }
@@ -440,9 +438,8 @@ func TestClaimLeavesTheFile(t *testing.T) {
 		n.answerTo(second(s), held("gpu-0", "a"))
 		n.expect("its claim is gone", false, holdings{})
 	}
-	if got := n.Claims()[claim]; !got.Deleted || !got.Read.Equal(second(3)) {
-		t.Errorf("the claim is %+v", got)
-	}
+	got := n.Claims()[claim]
+	expect.That(t, got.Deleted && got.Read.Equal(second(3)), "the claim is %+v", got)
 	n.ClaimsListed(nil, second(3).Add(keepDeleted+1))
 	_, known := n.Claims()[claim]
 	expect.That(t, !known, "a claim that left the file is kept for ever")

@@ -53,7 +53,6 @@ func intervals(v podresources.View) (out []string) {
 }
 
 func (d *datesTest) expect(t *testing.T, what string, want ...string) {
-	t.Helper()
 	expect.Equal(t, what, want, intervals(d.view))
 }
 
@@ -467,9 +466,8 @@ func TestChangeLogForgets(t *testing.T) {
 	expect.Is(t, len(l.since(time.Time{})), 2, "changes after ten minutes")
 	l.add(Change{At: at(0).Add(changeMemory + 1), PodUID: "c"}, time.Time{})
 	l.add(Change{At: at(0), PodUID: "d"}, time.Time{}) // too late
-	if got := l.since(time.Time{}); len(got) != 2 || got[0].PodUID != "b" {
-		t.Errorf("ten minutes later: %v", got)
-	}
+	got := l.since(time.Time{})
+	expect.That(t, len(got) == 2 && got[0].PodUID == "b", "ten minutes later: %v", got)
 	for i := range 2 * maxChanges {
 		l.add(Change{At: at(600_000 + 10*i), PodUID: "x", CDI: []string{string(rune(i))}}, time.Time{})
 	}

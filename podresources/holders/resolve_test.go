@@ -329,7 +329,6 @@ func TestWhenPodsAreLookedUp(t *testing.T) {
 
 // recording returns a recorded file.
 func recording(t *testing.T, name string) []byte {
-	t.Helper()
 	return must.Get(os.ReadFile(filepath.Join("..", "testdata", name)))(t)
 }
 

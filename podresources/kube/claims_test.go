@@ -1,20 +1,19 @@
 package kube
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
-	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -348,14 +347,10 @@ func TestRejected(t *testing.T) {
 		c.wantDevices(t, "p/a")
 		expect.That(t, len(c.book.bound()) == 1 && len(c.book.known()) == 1,
 			"pods %v, claims %v", c.book.bound(), c.book.known())
-		got := map[string]driver.Rejections{}
-		for _, source := range []string{SourceSlices, SourceClaims, SourcePods} {
-			got[source] = c.node.Rejected(source)
-		}
 		expect.Equal(t, "", map[string]driver.Rejections{
 			SourceSlices: {"malformed_slice": 1}, SourceClaims: {driver.ReasonMalformedClaim: 1},
 			SourcePods: {"malformed_pod": 1},
-		}, got)
+		}, c.rejected)
 	})
 }
 
@@ -384,7 +379,7 @@ func FuzzPod(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var reasons []driver.Reason
 		feed := podFeed{
-			now: time.Now, selection: selection, rejected: func(r driver.Reason) { reasons = append(reasons, r) },
+			now: time.Now, selection: selection, reject: func(r driver.Rejections) { reasons = slices.AppendSeq(reasons, maps.Keys(r)) },
 		}
 		facts, ok := feed.parse(data)
 		must.That(t, ok == (len(reasons) == 0) && len(reasons) <= 1, "used: %v, rejected for %q", ok, reasons)
@@ -399,38 +394,5 @@ func FuzzPod(f *testing.F) {
 			facts.Running < 0 || facts.Running > 0 && !facts.Started {
 			t.Fatalf("facts %+v", facts)
 		}
-	})
-}
-
-// Whatever a watch sends, its events are decoded or end it, and an object is JSON.
-func FuzzEvents(f *testing.F) {
-	f.Add([]byte(`{"type":"ADDED","object":{"metadata":{"resourceVersion":"7"}}}` +
-		`{"type":"DELETED","object":{"metadata":{"resourceVersion":"8"}}}`))
-	f.Add([]byte(`{"type":"ADDED","object":{"metadata":7}}`))
-	f.Add([]byte(`{"type":"ERROR","object":{"code":410,"message":"too old"}}`))
-	f.Add([]byte(`{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9",` +
-		`"annotations":{"k8s.io/initial-events-end":"true"}}}}{"type":"ADD`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		valid := func(object json.RawMessage) {
-			if len(object) > 0 && !json.Valid(object) {
-				t.Fatalf("object %q", object)
-			}
-		}
-		e := &events{
-			limit: limited(bytes.NewReader(data), maxEvent), add: valid, fail: func(error) {},
-		}
-		e.decoder = json.NewDecoder(e.limit)
-		for range len(data) + 1 {
-			kind, object, err := e.Decode()
-			if err != nil {
-				return
-			}
-			if o, ok := object.(*watched); ok {
-				valid(o.raw)
-			} else if kind != watch.Error {
-				t.Fatalf("%s %T", kind, object)
-			}
-		}
-		t.Fatalf("more events than bytes: %q", data)
 	})
 }

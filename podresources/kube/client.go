@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -284,68 +283,39 @@ func resourceVersions() []string {
 }
 
 // versions requests objects of resource.k8s.io in the best version that is served, which it finds
-// by trying them. It is safe for concurrent use.
+// by trying them, until that is served no more. It is safe for concurrent use.
 type versions struct {
 	api  API
-	now  func() time.Time
 	list []string // best first
 
-	mu    sync.Mutex
-	used  string   // "": not known yet
-	tried []string // until then: the one in use first; none shortly after none was served
-	until time.Time
-}
-
-func newVersions(api API, now func() time.Time, list []string) *versions {
-	return &versions{api: api, now: now, list: list}
+	mu   sync.Mutex
+	used string // "": not known yet
 }
 
 // get opens the response to a GET of a resource (resourceslices, or
 // namespaces/NS/resourceclaims/NAME) with a query.
-func (v *versions) get(ctx context.Context, resource string, query url.Values) (io.ReadCloser, error) {
-	var err error
-	for _, version := range v.order() {
-		var body io.ReadCloser
+func (v *versions) get(ctx context.Context, resource string, query url.Values) (body io.ReadCloser, err error) {
+	try := v.list
+	if used := v.known(); used != "" {
+		try = append([]string{used}, try...)
+	}
+	for _, version := range try {
 		body, err = v.api.Get(ctx, resourceGroup+"/"+version+"/"+resource, query)
+		if err == nil {
+			v.set(version)
+		}
 		if !isPathMissing(err) {
-			v.served(version, err)
 			return body, err
 		}
-	}
-	if err == nil {
-		return nil, errNotServed
 	}
 	v.set("")
 	return nil, fmt.Errorf("%w: %w", errNotServed, err)
 }
 
-// order returns the versions to try.
-func (v *versions) order() []string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.now().After(v.until) {
-		return v.list
-	}
-	return v.tried
-}
-
-// served records that the path of a version exists, if an answer proves it.
-func (v *versions) served(version string, err error) {
-	v.mu.Lock()
-	fresh := v.used == version && !v.now().After(v.until)
-	v.mu.Unlock()
-	if err == nil && !fresh {
-		v.set(version)
-	}
-}
-
 func (v *versions) set(version string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.used, v.tried, v.until = version, nil, v.now().Add(maxDelayPermanent)
-	if version != "" {
-		v.tried, v.until = append([]string{version}, v.list...), v.now().Add(renegotiate)
-	}
+	v.used = version
 }
 
 // known returns the version in use.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/url"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -138,7 +137,7 @@ func testFeed(get answers, failures *int) *feed {
 }
 
 // list lists by a feed of a server without streams, and returns the error.
-func list(t *testing.T, f *feed) (err error) {
+func list(t testing.TB, f *feed) (err error) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	get := f.get
@@ -210,45 +209,6 @@ func TestWatchesThatFail(t *testing.T) {
 				f.run(ctx)
 				expect.That(t, requests >= 4 && requests <= 20 && (failures > 0) == tc.reports,
 					"%d requests and %d failures in a minute", requests, failures)
-			})
-		})
-	}
-}
-
-// An API server that comes back from an outage answers the watch that the resource version has
-// expired. All objects are requested again within a minute, and the known ones stay until then.
-func TestListFollowsAnOutage(t *testing.T) {
-	for name, expired := range map[string]func() (io.ReadCloser, error){
-		"as an event": func() (io.ReadCloser, error) {
-			const event = `{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}`
-			return io.NopCloser(strings.NewReader(event)), nil
-		},
-		"as a status": func() (io.ReadCloser, error) { return nil, apierrors.NewResourceExpired("too old") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const outage = 10 * time.Minute
-				begun, failures := time.Now(), 0
-				var sets []time.Duration
-				f := testFeed(func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
-					back := time.Since(begun) >= outage
-					switch {
-					case time.Since(begun) > 0 && !back:
-						return nil, syscall.ECONNREFUSED
-					case query.Get("sendInitialEvents") == "true":
-						return io.NopCloser(strings.NewReader(initial + synced)), nil
-					default:
-						return expired()
-					}
-				}, &failures)
-				f.fill = func() (func(json.RawMessage), func(time.Time)) {
-					return func(json.RawMessage) {}, func(at time.Time) { sets = append(sets, at.Sub(begun)) }
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), outage+time.Minute)
-				defer cancel()
-				f.run(ctx)
-				expect.That(t, len(sets) >= 2 && sets[0] == 0 && sets[1] >= outage && failures >= 10 && failures <= 100,
-					"complete sets of objects at %v, %d failures", sets, failures)
 			})
 		})
 	}
@@ -401,19 +361,20 @@ func TestTaintRulesFollowed(t *testing.T) {
 		c.wantRules(t, "a", "c")
 		c.Delete(kubetest.TaintRules, "", "a")
 		c.wantRules(t, "c")
-		expect.Equal(t, "rejected", driver.Rejections{driver.ReasonMalformedTaintRule: 1}, c.node.Rejected(SourceTaintRules))
+		expect.Equal(t, "rejected", driver.Rejections{driver.ReasonMalformedTaintRule: 1}, c.rejected[SourceTaintRules])
 	})
 }
 
 // The rules are those of the whole cluster. Their number is bounded, and excess rules are counted.
 func TestTooManyTaintRules(t *testing.T) {
-	s := taintRuleSet{rejected: driver.Rejections{}}
+	rejected := driver.Rejections{}
+	s := taintRuleSet{reject: rejected.AddAll}
 	s.clear()
 	for i := range maxTaintRules + 2 {
 		s.update(ruleJSON(fmt.Sprint("rule-", i), "x", ""), false)
 	}
 	expect.Is(t, len(s.all()), maxTaintRules, "rules are kept")
-	expect.Equal(t, "rejected", driver.Rejections{driver.ReasonTooManyTaintRules: 2}, s.rejections())
+	expect.Equal(t, "rejected", driver.Rejections{driver.ReasonTooManyTaintRules: 2}, rejected)
 }
 
 // Rules that may not be read are not used, which is not a failure of a source. They are requested
@@ -465,7 +426,6 @@ func TestCheckTaintRules(t *testing.T) {
 			{fault: kubetest.Forbidden, want: "not used, taints of DeviceTaintRules are unknown (optional): "},
 			{fault: kubetest.Unavailable, err: "server_error"},
 		} {
-			time.Sleep(2 * maxDelayPermanent) // absent versions are not tried again at once
 			c.Lack(kubetest.TaintRules, tc.lacks...)
 			c.Fail(func(resource string, _ bool) kubetest.Fault {
 				if resource == kubetest.TaintRules {

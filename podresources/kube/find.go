@@ -2,18 +2,14 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/url"
 	"slices"
-	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -22,11 +18,11 @@ import (
 
 // Bounds of what a [Finder] reads for one answer.
 const (
-	maxFound     = 16 << 20 // bytes of a page of slices, or of all EndpointSlices of a Service
+	maxFound     = 16 << 20 // bytes of all EndpointSlices of a Service
 	maxFoundPods = 16       // of a claim that are asked for their nodes
 )
 
-// Finder finds the nodes of claims, pods and devices, and the exporters of a Service, by requests
+// Finder finds the nodes of claims and pods, and the exporters of a Service, by requests
 // to the API server. It keeps only the version of resource.k8s.io, and is safe for concurrent use.
 // An object that does not exist has no node; that is not an error. Errors have a method Reason.
 type Finder struct {
@@ -36,7 +32,7 @@ type Finder struct {
 
 // NewFinder returns a finder. It does not connect.
 func NewFinder(api API) *Finder {
-	return &Finder{api: api, versions: newVersions(api, time.Now, resourceVersions())}
+	return &Finder{api: api, versions: &versions{api: api, list: resourceVersions()}}
 }
 
 // ClaimNodes returns the nodes that may use a claim, sorted: the one that its allocation names,
@@ -93,81 +89,22 @@ func (f *Finder) PodNode(ctx context.Context, namespace, name string) (string, e
 	return pod.Spec.NodeName, err
 }
 
-// DeviceNode returns the node of the slice that has a device, "" if no slice that names a node has
-// it. Slices whose pool has the name of a node are read first, since most drivers name pools after
-// nodes.
-func (f *Finder) DeviceNode(ctx context.Context, driverName, pool, device string) (string, error) {
-	for _, selector := range []string{
-		"spec.driver=" + driverName + ",spec.nodeName=" + pool, "spec.driver=" + driverName,
-	} {
-		if strings.Contains(pool, "/") && strings.Contains(selector, pool) {
-			continue // no node is called so
-		}
-		node, err := f.deviceNode(ctx, selector, pool, device)
-		if err != nil || node != "" {
-			return node, err
-		}
-	}
-	return "", nil
-}
-
-func (f *Finder) deviceNode(ctx context.Context, selector, pool, device string) (node string, err error) {
-	query := url.Values{"fieldSelector": {selector}, "limit": {fmt.Sprint(slicePageSize)}}
-	for {
-		p, err := f.list(ctx, func(ctx context.Context) (io.ReadCloser, error) {
-			return f.versions.get(ctx, "resourceslices", query)
-		})
-		if err != nil {
-			return "", err
-		}
-		for _, object := range p.Items {
-			if node := nodeOfDevice(object, pool, device); node != "" {
-				return node, nil
-			}
-		}
-		if p.Metadata.Continue == "" {
-			return "", nil
-		}
-		query.Set("continue", p.Metadata.Continue)
-	}
-}
-
-// nodeOfDevice returns the node of a slice if it has a device of a pool.
-func nodeOfDevice(object json.RawMessage, pool, device string) string {
-	var slice struct {
-		Spec struct {
-			NodeName string                  `json:"nodeName"`
-			Pool     resourcev1.ResourcePool `json:"pool"`
-			Devices  []struct {
-				Name string `json:"name"`
-			} `json:"devices"`
-		} `json:"spec"`
-	}
-	if json.Unmarshal(object, &slice) != nil || slice.Spec.Pool.Name != pool {
-		return ""
-	}
-	for _, d := range slice.Spec.Devices {
-		if d.Name == device {
-			return slice.Spec.NodeName
-		}
-	}
-	return ""
-}
-
 // Exporters returns the addresses (HOST:PORT) of the endpoints of a Service, by node, for endpoints
 // that are pods with a known node: of several pods on a node, one that is not terminating. port is
 // the name of the Service's port.
 func (f *Finder) Exporters(ctx context.Context, namespace, service, port string) (map[string]string, error) {
 	path := "/apis/discovery.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/endpointslices"
 	query := url.Values{"labelSelector": {discoveryv1.LabelServiceName + "=" + service}, "resourceVersion": {"0"}}
-	p, err := f.list(ctx, func(ctx context.Context) (io.ReadCloser, error) { return f.api.Get(ctx, path, query) })
-	if err != nil {
+	var list discoveryv1.EndpointSliceList
+	if err := fetch(ctx, maxFound, &list, func(ctx context.Context) (io.ReadCloser, error) {
+		return f.api.Get(ctx, path, query)
+	}); err != nil {
 		return nil, err
 	}
 	out, ending := map[string]string{}, map[string]bool{}
-	for _, object := range p.Items {
-		var slice discoveryv1.EndpointSlice
-		if json.Unmarshal(object, &slice) != nil || slice.AddressType == discoveryv1.AddressTypeFQDN {
+	for n := range list.Items {
+		slice := &list.Items[n]
+		if slice.AddressType == discoveryv1.AddressTypeFQDN {
 			continue
 		}
 		at := slices.IndexFunc(slice.Ports, func(p discoveryv1.EndpointPort) bool {
@@ -198,10 +135,4 @@ func (f *Finder) get(ctx context.Context, into any, get func(context.Context) (i
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// list reads a page of a list.
-func (f *Finder) list(ctx context.Context, get func(context.Context) (io.ReadCloser, error)) (*page, error) {
-	p := &page{}
-	return p, fetch(ctx, maxFound, p, get)
 }

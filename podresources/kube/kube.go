@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/url"
 	"sync"
 	"time"
@@ -39,6 +38,8 @@ type Config struct {
 	// Absent receives the reason why an optional source is not served or may not be read, which is
 	// not a failure. It is called concurrently.
 	Absent func(source string, err error)
+	// Reject receives what was rejected in the input of a source. It is called concurrently.
+	Reject func(source string, rejected driver.Rejections)
 	Jitter func() float64 // in [0, 1): spreads the requests of many nodes
 	Now    func() time.Time
 }
@@ -81,21 +82,17 @@ type Node struct {
 
 	taintRules    taintRuleSet
 	taintVersions *versions
-
-	mu           sync.Mutex
-	rejectedPods driver.Rejections
 }
 
 // NewNode returns a node without data. The Follow methods get the data.
 func NewNode(config Config) *Node {
 	n := &Node{
 		config:        config,
-		versions:      newVersions(config.API, config.Now, resourceVersions()),
+		versions:      &versions{api: config.API, list: resourceVersions()},
 		slices:        newSliceSet(config.Name, cmp.Or(config.SliceBytes, MaxSliceBytes)),
-		taintVersions: newVersions(config.API, config.Now, taintRuleVersions()),
-		taintRules:    taintRuleSet{rejected: driver.Rejections{}},
-		rejectedPods:  driver.Rejections{},
+		taintVersions: &versions{api: config.API, list: taintRuleVersions()},
 	}
+	n.slices.reject, n.taintRules.reject = n.rejecter(SourceSlices), n.rejecter(SourceTaintRules)
 	n.reader = newReader(&n.config, n.versions, n.reporter(SourceClaims))
 	return n
 }
@@ -141,24 +138,6 @@ func (n *Node) Inventory() (driver.Inventory, bool) { return n.slices.inventory(
 
 // TaintRules returns the valid DeviceTaintRules of the cluster, sorted by name.
 func (n *Node) TaintRules() []inventory.TaintRule { return n.taintRules.all() }
-
-// Rejected returns the number of rejections so far in the input of a source.
-func (n *Node) Rejected(source string) driver.Rejections {
-	switch source {
-	case SourceSlices:
-		n.slices.mu.Lock()
-		defer n.slices.mu.Unlock()
-		return maps.Clone(n.slices.rejected)
-	case SourceClaims:
-		return n.reader.rejections()
-	case SourceTaintRules:
-		return n.taintRules.rejections()
-	default:
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		return maps.Clone(n.rejectedPods)
-	}
-}
 
 // Finding is the result of [Node.Check] for a source.
 type Finding struct {
@@ -218,6 +197,14 @@ func (n *Node) readOnce(ctx context.Context) {
 	reading.Wait()
 }
 
+func (n *Node) rejecter(source string) func(driver.Rejections) {
+	return func(rejected driver.Rejections) {
+		if len(rejected) > 0 {
+			n.config.Reject(source, rejected)
+		}
+	}
+}
+
 func (n *Node) reporter(source string) func(took time.Duration, err error) {
 	return func(took time.Duration, err error) { n.config.Report(source, took, err) }
 }
@@ -262,7 +249,7 @@ func (n *Node) sliceFeed(half int) *feed {
 
 // podFeed returns a feed of the pods that a field selector selects, into a sink.
 func (n *Node) podFeed(sink podresources.PodSink, selector string) *feed {
-	pods := &podFeed{sink: sink, now: n.config.Now, selection: &n.config.Selection, rejected: n.rejectPod}
+	pods := &podFeed{sink: sink, now: n.config.Now, selection: &n.config.Selection, reject: n.rejecter(SourcePods)}
 	f := n.newFeed()
 	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
 		query.Set("fieldSelector", selector)
@@ -270,12 +257,6 @@ func (n *Node) podFeed(sink podresources.PodSink, selector string) *feed {
 	}
 	f.fill, f.update = pods.fill, pods.update
 	return f
-}
-
-func (n *Node) rejectPod(reason driver.Reason) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.rejectedPods[reason]++
 }
 
 // The waiting times of requests to the API server. All are less up to a quarter or a half at
@@ -293,9 +274,6 @@ const (
 	// neededAfter is the time until it is checked again whether a device has binding conditions,
 	// which costs no request.
 	neededAfter = 10 * time.Second
-	// renegotiate is how long a version is used before better ones are tried again: an
-	// upgrade may add a better one long before it removes the old one.
-	renegotiate = time.Hour
 
 	// Requests that take longer have failed: of a page of a list or the opening of a watch, and of an
 	// object by its name, which is small, and which others wait for.

@@ -39,6 +39,8 @@ type cluster struct {
 	mu     sync.Mutex
 	states map[string]string // by source: why it is down, "up" when it is not
 	counts map[string]int    // reports by source and reason
+
+	rejected map[string]driver.Rejections // by source
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -46,7 +48,7 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{Server: kubetest.NewInMemory(), book: newBook(), states: map[string]string{}, counts: map[string]int{}}
 	client := must.Get(newClient(&rest.Config{Host: c.URL(), Dial: c.Dial, UserAgent: "test"}))(t)
 	c.node = NewNode(Config{
-		API: client, Name: "node1", Book: c.book, Report: c.report, Absent: c.absent, Now: time.Now,
+		API: client, Name: "node1", Book: c.book, Report: c.report, Absent: c.absent, Reject: c.reject, Now: time.Now,
 		Jitter: func() float64 { return 0 },
 		Selection: podresources.Selection{
 			ClaimLabels: []podresources.Chosen{{Key: "team", Name: "label_team"}},
@@ -93,6 +95,18 @@ func (c *cluster) absent(source string, err error) {
 	defer c.mu.Unlock()
 	c.states[source] = "not used: " + string(reasonOf(err))
 	c.counts[source+" not used"]++
+}
+
+func (c *cluster) reject(source string, rejected driver.Rejections) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.rejected == nil {
+		c.rejected = map[string]driver.Rejections{}
+	}
+	if c.rejected[source] == nil {
+		c.rejected[source] = driver.Rejections{}
+	}
+	c.rejected[source].AddAll(rejected)
 }
 
 func (c *cluster) state(source string) string {
@@ -209,8 +223,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// The best served version is used. If the group is not served, it is requested again later. If a
-// version is removed in an upgrade, another one is used.
+// The best served version is used until it is removed in an upgrade. If the group is not served, it
+// is requested again later.
 func TestVersionsNegotiated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -224,17 +238,13 @@ func TestVersionsNegotiated(t *testing.T) {
 			want   string
 		}{
 			{[]string{"v1alpha3"}, "v1alpha3"},
-			{[]string{"v1beta1", "v1alpha3"}, "v1beta1"},
-			{[]string{"v1beta1", "v1beta2"}, "v1beta2"}, // within the hour
-			{[]string{"v1", "v1beta2"}, "v1"},
-			{[]string{"v1beta1"}, "v1beta1"}, // a downgrade: detected when the path of the next watch is not found
+			{[]string{"v1beta1", "v1alpha3"}, "v1alpha3"},
+			{[]string{"v1beta1", "v1beta2"}, "v1beta2"}, // detected when the path of the next watch is not found
+			{[]string{"v1", "v1beta2"}, "v1beta2"},
+			{[]string{"v1beta1"}, "v1beta1"}, // a downgrade
 		} {
 			c.Serve(upgrade.serves...)
-			if len(upgrade.serves) == 1 {
-				time.Sleep(12 * time.Minute)
-			} else {
-				time.Sleep(90 * time.Minute)
-			}
+			time.Sleep(12 * time.Minute)
 			c.wantDevices(t, "p/a")
 			expect.Is(t, c.node.versions.known(), upgrade.want, "of %v it uses", upgrade.serves)
 			expect.Is(t, c.state(SourceSlices), "up", "%v: slices", upgrade.serves)

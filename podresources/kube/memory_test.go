@@ -13,9 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
@@ -29,16 +26,11 @@ type hostile struct {
 	slices int
 	object func(i int, placement string) []byte
 
-	ended func() // is called before the end of each page
+	ended    func() // is called before the end of each page
+	rejected driver.Rejections
 }
 
 func (h *hostile) Get(_ context.Context, _ string, query url.Values) (io.ReadCloser, error) {
-	switch {
-	case query.Has("sendInitialEvents"):
-		return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
-	case query.Has("watch"):
-		return io.NopCloser(strings.NewReader("")), nil
-	}
 	reader, writer := io.Pipe()
 	go func() { _ = writer.CloseWithError(h.write(writer, query)) }()
 	return reader, nil
@@ -82,8 +74,14 @@ func (h *hostile) load(t testing.TB) (peak, kept int64, node *Node) {
 			peak = max(peak, liveHeap()-before)
 		}
 	}
-	node = NewNode(Config{API: h, Name: "node1", Now: time.Now, Jitter: func() float64 { return 0 }})
-	must.Do(t, node.first(t.Context(), SourceSlices, node.FollowSlices))
+	h.rejected = driver.Rejections{}
+	node = NewNode(Config{
+		API: h, Name: "node1", Now: time.Now, Jitter: func() float64 { return 0 },
+		Reject: func(_ string, rejected driver.Rejections) { h.rejected.AddAll(rejected) },
+	})
+	for half := range node.slices.halves {
+		must.Do(t, list(t, node.sliceFeed(half)))
+	}
 	kept = liveHeap() - before
 	return max(peak, kept), kept, node
 }
@@ -153,7 +151,7 @@ func TestMemoryOfSlices(t *testing.T) {
 				"%d slices take %d MiB at most, and %d MiB when they are known", 2*h.slices, peak>>20, kept>>20)
 			if offered := 2 * h.slices * 128; !known || len(devices) < min(offered, 4000) {
 				t.Errorf("%d devices of %d are known", len(devices), offered)
-			} else if left := node.Rejected(SourceSlices)[driver.ReasonTooManyDevices]; left != offered-len(devices) {
+			} else if left := h.rejected[driver.ReasonTooManyDevices]; left != offered-len(devices) {
 				t.Errorf("%d devices are known, %d left out, of %d", len(devices), left, offered)
 			}
 			runtime.KeepAlive(node)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,12 +42,11 @@ type reader struct {
 
 	wanting sync.Mutex // is held while want runs
 
-	mu       sync.Mutex
-	objects  map[object]*scheduled
-	wants    int                                          // the number of calls of want
-	queue    workqueue.TypedDelayingInterface[*scheduled] // nil: nothing is read
-	settled  chan struct{}                                // closed when a request ends, and then replaced
-	rejected driver.Rejections
+	mu      sync.Mutex
+	objects map[object]*scheduled
+	wants   int                                          // the number of calls of want
+	queue   workqueue.TypedDelayingInterface[*scheduled] // nil: nothing is read
+	settled chan struct{}                                // closed when a request ends, and then replaced
 
 	// While the API server fails, no request begins before retryAt. failures counts how often that
 	// was set: results of requests that began before do not set it again.
@@ -97,7 +95,7 @@ func newReader(config *Config, versions *versions, report func(took time.Duratio
 		config: config, versions: versions, report: report, budget: rate.NewLimiter(fetchRate, fetchBurst),
 		refresh: delays(firstRefresh, refreshAfter), soon: delays(absentAfter, refreshAfter),
 		failing: delays(firstDelay, maxDelay),
-		objects: map[object]*scheduled{}, settled: make(chan struct{}), rejected: driver.Rejections{},
+		objects: map[object]*scheduled{}, settled: make(chan struct{}),
 		outage: newRetryDelay(config.Jitter),
 	}
 }
@@ -440,9 +438,9 @@ func (r *reader) readClaim(ctx context.Context, claim podresources.Claim, asked 
 	if !of.found {
 		rejected.Add(driver.ReasonMalformedClaim, 1)
 	}
-	r.mu.Lock()
-	r.rejected.AddAll(rejected)
-	r.mu.Unlock()
+	if len(rejected) > 0 {
+		r.config.Reject(SourceClaims, rejected)
+	}
 	if of.found {
 		facts.Read = asked
 		r.config.Book.ClaimRead(claim, facts)
@@ -483,11 +481,4 @@ func (r *reader) known() (claims, found int) {
 		}
 	}
 	return claims, found
-}
-
-// rejections returns the number of rejections so far, by reason.
-func (r *reader) rejections() driver.Rejections {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return maps.Clone(r.rejected)
 }

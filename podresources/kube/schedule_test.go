@@ -224,7 +224,6 @@ func TestPending(t *testing.T) {
 		c.Put(kubetest.Claims, claimJSON("c", "a"))
 		claim := podresources.Claim{Namespace: "ns", Name: "c"}
 		want := func(what string, pending bool) {
-			t.Helper()
 			expect.Is(t, c.node.Pending(claim), pending, "%s: pending", what)
 		}
 		list := func(device string) {

@@ -24,15 +24,15 @@ type sliceSet struct {
 	node string
 	most int // bytes of a half
 
-	mu       sync.Mutex
-	halves   [2]*keptSlices // nil: not listed yet
-	changed  bool
-	built    driver.Inventory
-	rejected driver.Rejections
+	mu      sync.Mutex
+	halves  [2]*keptSlices // nil: not listed yet
+	changed bool
+	built   driver.Inventory
+	reject  func(driver.Rejections)
 }
 
 func newSliceSet(node string, most int) *sliceSet {
-	return &sliceSet{node: node, most: most, rejected: driver.Rejections{}}
+	return &sliceSet{node: node, most: most}
 }
 
 // The halves.
@@ -73,7 +73,7 @@ func (s *sliceSet) change(half int, apply func()) {
 	apply()
 	s.changed = true
 	kept := s.halves[half]
-	s.rejected.AddAll(kept.rejected)
+	s.reject(kept.rejected)
 	clear(kept.rejected)
 }
 
@@ -94,7 +94,7 @@ func (s *sliceSet) inventory() (driver.Inventory, bool) {
 		}
 		var rejected driver.Rejections
 		s.built, rejected = inventory.Build(all)
-		s.rejected.AddAll(rejected)
+		s.reject(rejected)
 		s.changed = false
 	}
 	return s.built, s.halves[ownSlices] != nil
@@ -182,9 +182,9 @@ func taintRuleVersions() []string { return []string{"v1", "v1beta2", "v1alpha3"}
 
 // taintRuleSet are the DeviceTaintRules of the cluster.
 type taintRuleSet struct {
-	mu       sync.Mutex
-	rules    map[string]inventory.TaintRule // by name
-	rejected driver.Rejections
+	mu     sync.Mutex
+	rules  map[string]inventory.TaintRule // by name
+	reject func(driver.Rejections)
 }
 
 // fill begins a new set of rules.
@@ -231,7 +231,7 @@ func (s *taintRuleSet) put(rules map[string]inventory.TaintRule, raw json.RawMes
 		rules[rule.Name] = rule
 	}
 	if reason != "" {
-		s.rejected[reason]++
+		s.reject(driver.Rejections{reason: 1})
 	}
 }
 
@@ -242,12 +242,6 @@ func (s *taintRuleSet) all() []inventory.TaintRule {
 	return slices.SortedFunc(maps.Values(s.rules), func(a, b inventory.TaintRule) int {
 		return strings.Compare(a.Name, b.Name)
 	})
-}
-
-func (s *taintRuleSet) rejections() driver.Rejections {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.rejected)
 }
 
 // taintRuleFeed returns the feed of the rules.

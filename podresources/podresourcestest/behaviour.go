@@ -1,15 +1,12 @@
 package podresourcestest
 
 import (
-	"bytes"
 	"context"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Behaviour answers one List call: it returns the encoded response, made from the full one, which
@@ -46,56 +43,20 @@ func RateLimited() Behaviour {
 	return func(context.Context, []byte) ([]byte, error) { return nil, errRateLimited }
 }
 
-// Huge gives the full answer, padded to at least size bytes by a field that is not in the schema,
-// so that it decodes to the same pods.
-func Huge(size int) Behaviour {
-	return func(_ context.Context, full []byte) ([]byte, error) {
-		padding := bytes.Repeat([]byte{' '}, max(0, size-len(full)))
-		answer := bytes.Clone(full)
-		answer = protowire.AppendTag(answer, paddingField, protowire.BytesType)
-		return protowire.AppendBytes(answer, padding), nil
-	}
-}
-
 // Malformed answers with these bytes.
 func Malformed(answer []byte) Behaviour {
 	return func(context.Context, []byte) ([]byte, error) { return answer, nil }
 }
 
-// InvalidUTF8 gives the full answer, plus a pod whose name is not valid UTF-8.
-func InvalidUTF8() Behaviour {
-	return func(_ context.Context, full []byte) ([]byte, error) {
-		pod := protowire.AppendTag(nil, podNameField, protowire.BytesType)
-		pod = protowire.AppendString(pod, "bad-\xff\xfe")
-		answer := protowire.AppendTag(bytes.Clone(full), podResourcesField, protowire.BytesType)
-		return protowire.AppendBytes(answer, pod), nil
-	}
-}
-
-// Field numbers of k8s.io/kubelet pkg/apis/podresources/v1/api.proto.
-const (
-	podResourcesField = 1 // ListPodResourcesResponse.pod_resources
-	podNameField      = 1 // PodResources.name
-	paddingField      = 1000
-)
-
 // wire is an encoded answer.
 type wire []byte
 
 // codec is gRPC's codec for protobuf, which also sends a wire unchanged.
-type codec struct{}
+type codec struct{ encoding.CodecV2 }
 
-var _ encoding.CodecV2 = codec{}
-
-func (codec) Name() string { return proto.Name }
-
-func (codec) Marshal(v any) (mem.BufferSlice, error) {
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if w, ok := v.(wire); ok {
 		return mem.BufferSlice{mem.SliceBuffer(w)}, nil
 	}
-	return encoding.GetCodecV2(proto.Name).Marshal(v)
-}
-
-func (codec) Unmarshal(data mem.BufferSlice, v any) error {
-	return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
+	return c.CodecV2.Marshal(v)
 }

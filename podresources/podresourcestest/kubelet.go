@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	encodingproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
@@ -65,7 +67,7 @@ func (k *Kubelet) Start(socket string) error {
 	}
 	listener.SetUnlinkOnClose(false) // a kubelet that ends leaves its socket file behind
 	server := grpc.NewServer(
-		grpc.ForceServerCodecV2(codec{}),
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(encodingproto.Name)}),
 		grpc.UnaryInterceptor(k.intercept),
 		grpc.WaitForHandlers(true),
 	)

@@ -237,7 +237,7 @@ func (d *documents) live(t *testing.T, node *simnode.Node, length time.Duration)
 			}),
 		},
 		PodOf: processes.PodUID, Ledger: ledger.New(ledger.Config{Retention: 5 * time.Minute, IdleThreshold: 0.01}),
-		Limiter: exposition.NewLimiter(0, nil), Metrics: metrics, Log: log,
+		Limiter: exposition.NewLimiter(0, nil), Metrics: metrics,
 		Recorder: exporter.NewFlightRecorder(flight, metrics, log, d.keep(t), nil),
 	})
 	ctx, kill := context.WithTimeout(t.Context(), length)

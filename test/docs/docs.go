@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -54,30 +55,20 @@ func (c Command) String() string { return fmt.Sprintf("%s:%d: %s", c.Document, c
 // there are left out.
 func Read(root string) ([]Document, error) {
 	var all []Document
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
+	tree := os.DirFS(root)
+	err := fs.WalkDir(tree, ".", func(path string, entry fs.DirEntry, err error) error {
 		name := entry.Name()
-		if entry.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "node_modules" || name == "bin") {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && path != "." && (name[0] == '.' || name == "node_modules" || name == "bin"):
 			return fs.SkipDir
-		}
-		if entry.IsDir() || filepath.Ext(name) != ".md" {
+		case entry.IsDir() || filepath.Ext(name) != ".md":
 			return nil
 		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return fmt.Errorf("read document: %w", err)
-		}
-		relative, err := filepath.Rel(root, path)
-		if err != nil {
-			return fmt.Errorf("read document: %w", err)
-		}
-		all = append(all, Document{
-			Path:  filepath.ToSlash(relative),
-			Lines: strings.Split(strings.TrimSuffix(string(text), "\n"), "\n"),
-		})
-		return nil
+		text, err := fs.ReadFile(tree, path)
+		all = append(all, Document{Path: path, Lines: strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")})
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read documents: %w", err)
@@ -120,13 +111,9 @@ func (d Document) Blocks() []Block {
 
 // Prose returns the document's lines. Those of code blocks are empty.
 func (d Document) Prose() []string {
-	lines := make([]string, len(d.Lines))
-	copy(lines, d.Lines)
+	lines := slices.Clone(d.Lines)
 	for _, b := range d.Blocks() {
-		last := min(b.Line+strings.Count(b.Text, "\n"), len(lines))
-		for i := b.Line - 2; i < last; i++ {
-			lines[i] = ""
-		}
+		clear(lines[b.Line-2 : min(b.Line+strings.Count(b.Text, "\n"), len(lines))])
 	}
 	return lines
 }
@@ -147,35 +134,22 @@ func Blocks(all []Document, language string) []Block {
 // Apply applies a diff to a text: hunks without line numbers, separated by lines that begin with
 // @@. Each must match at exactly one place.
 func (b Block) Apply(text string) (string, error) {
-	var before, after strings.Builder
-	change := func() error {
-		if before.Len() == 0 {
-			return nil
-		}
-		if n := strings.Count(text, before.String()); n != 1 {
-			return fmt.Errorf("%s:%d: a hunk fits at %d places of %s:\n%s", b.Document, b.Line, n, b.File, before.String())
-		}
-		text = strings.Replace(text, before.String(), after.String(), 1)
-		before.Reset()
-		after.Reset()
-		return nil
-	}
-	for line := range strings.Lines(b.Text) {
-		switch line[0] {
-		case '@':
-			if err := change(); err != nil {
-				return "", err
+	for _, hunk := range regexp.MustCompile(`(?m)^@@.*\n`).Split(b.Text, -1) {
+		before, after := "", ""
+		for line := range strings.Lines(hunk) {
+			if line[0] != '+' {
+				before += line[1:]
 			}
-		case '-':
-			before.WriteString(line[1:])
-		case '+':
-			after.WriteString(line[1:])
-		default:
-			before.WriteString(line[1:])
-			after.WriteString(line[1:])
+			if line[0] != '-' {
+				after += line[1:]
+			}
 		}
+		if n := strings.Count(text, before); n != 1 {
+			return "", fmt.Errorf("%s:%d: a hunk fits at %d places of %s:\n%s", b.Document, b.Line, n, b.File, before)
+		}
+		text = strings.Replace(text, before, after, 1)
 	}
-	return text, change()
+	return text, nil
 }
 
 // Commands returns the commands of all shell blocks, in the order of the documents.

@@ -15,7 +15,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v2"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -63,9 +62,8 @@ func TestApply(t *testing.T) {
 		t.Errorf("%q, %v of %+v", got, err, b)
 	}
 	for _, text := range []string{"a\nf\n", "a\nb\na\nb\nf\n"} {
-		if got, err := b.Apply(text); err == nil {
-			t.Errorf("%q became %q", text, got)
-		}
+		got, err := b.Apply(text)
+		expect.That(t, err != nil, "%q became %q", text, got)
 	}
 }
 
@@ -74,14 +72,8 @@ func TestDiffs(t *testing.T) {
 	diffs := Blocks(read(t), Diff)
 	expect.That(t, len(diffs) >= 3, "only %d changes were found", len(diffs))
 	for _, b := range diffs {
-		text, err := os.ReadFile(filepath.Join(root, b.File))
-		if err != nil {
-			t.Errorf("%s:%d: %v", b.Document, b.Line, err)
-			continue
-		}
-		if _, err := b.Apply(string(text)); err != nil {
-			t.Error(err)
-		}
+		_, err := b.Apply(string(must.Get(os.ReadFile(filepath.Join(root, b.File)))(t)))
+		expect.OK(t, err)
 	}
 }
 
@@ -93,29 +85,21 @@ func TestForm(t *testing.T) {
 		inTestdata := strings.Contains(d.Path, "testdata/")
 		for i, line := range d.Lines {
 			wide := strings.HasPrefix(line, "|") && inTestdata || strings.Contains(d.Path, "testdata/recordings/")
-			if utf8.RuneCountInString(line) > maxColumns && !wide && !slices.Contains(generated(), d.Path) {
-				t.Errorf("%s:%d has %d columns, more than %d", d.Path, i+1, utf8.RuneCountInString(line), maxColumns)
-			}
-		}
-		for i, line := range d.Prose() {
-			if strings.Contains(line, "| --- |") && strings.Trim(line, "|-: ") != "" {
-				t.Errorf("%s:%d: a table in one paragraph", d.Path, i+1)
-			}
+			expect.That(t, utf8.RuneCountInString(line) <= maxColumns || wide || slices.Contains(generated(), d.Path),
+				"%s:%d has more than %d columns", d.Path, i+1, maxColumns)
 		}
 		for _, b := range d.Blocks() {
 			known := []string{Shell, PromQL, Sample, YAML, Go, Diff, "text"}
-			if !inTestdata && !slices.Contains(known, b.Language) {
-				t.Errorf("%s:%d: a code block of the language %q, which is none of %v", d.Path, b.Line, b.Language, known)
-			}
-		}
-		for _, b := range d.Blocks() {
+			expect.That(t, inTestdata || slices.Contains(known, b.Language),
+				"%s:%d: a code block of the language %q, which is none of %v", d.Path, b.Line, b.Language, known)
 			expect.That(t, b.Language != Go && b.Language != Diff || b.File != "",
 				"%s:%d: code without \"title=FILE\": no test tries it", d.Path, b.Line)
 		}
 		for i, line := range d.Prose() {
-			if strings.HasPrefix(line, "    ") && i > 0 && d.Lines[i-1] == "" && !inList(d.Lines[:i]) {
-				t.Errorf("%s:%d: an indented code block: no test sees what is in it", d.Path, i+1)
-			}
+			expect.That(t, !strings.Contains(line, "| --- |") || strings.Trim(line, "|-: ") == "",
+				"%s:%d: a table in one paragraph", d.Path, i+1)
+			expect.That(t, !strings.HasPrefix(line, "    ") || i == 0 || d.Lines[i-1] != "" || inList(d.Lines[:i]),
+				"%s:%d: an indented code block: no test sees what is in it", d.Path, i+1)
 		}
 	}
 }
@@ -190,12 +174,9 @@ func TestLinks(t *testing.T) {
 				t.Errorf("%s: the link %s leads nowhere", d.Path, link)
 				continue
 			}
-			if fragment == "" {
-				continue
-			}
-			if linked, err := Find(all, file); err != nil || !linked.anchors()[fragment] {
-				t.Errorf("%s: the link %s leads to no heading", d.Path, link)
-			}
+			linked, err := Find(all, file)
+			expect.That(t, fragment == "" || err == nil && linked.anchors()[fragment],
+				"%s: the link %s leads to no heading", d.Path, link)
 		}
 	}
 	expect.That(t, n >= 50, "only %d links were found", n)
@@ -207,10 +188,7 @@ func TestTwoClicks(t *testing.T) {
 	reached := []string{"README.md"}
 	for range 2 {
 		for _, from := range reached {
-			d, err := Find(all, from)
-			if err != nil {
-				continue // a folder without a document, or another file
-			}
+			d, _ := Find(all, from) // a folder without a document, or another file, has no links
 			for _, link := range d.links() {
 				target, _, _ := strings.Cut(link, "#")
 				file := path.Join(path.Dir(d.Path), target)
@@ -219,9 +197,8 @@ func TestTwoClicks(t *testing.T) {
 		}
 	}
 	for _, d := range all {
-		if !strings.Contains(d.Path, "testdata/") && !slices.Contains(reached, d.Path) {
-			t.Errorf("%s is more than two links away from README.md", d.Path)
-		}
+		expect.That(t, strings.Contains(d.Path, "testdata/") || slices.Contains(reached, d.Path),
+			"%s is more than two links away from README.md", d.Path)
 	}
 }
 
@@ -252,13 +229,10 @@ func TestNames(t *testing.T) {
 }
 
 // makeTargets lists the targets that make help shows.
-func makeTargets(t *testing.T) []string {
+func makeTargets(t *testing.T) (targets []string) {
 	said := must.Get(exec.CommandContext(t.Context(), "make", "-C", root, "--no-print-directory", "help").Output())(t)
-	var targets []string
 	for line := range strings.Lines(string(said)) {
-		if fields := strings.Fields(line); len(fields) > 0 {
-			targets = append(targets, fields[0])
-		}
+		targets = append(targets, strings.Fields(line + " .")[0])
 	}
 	return targets
 }
@@ -266,9 +240,8 @@ func makeTargets(t *testing.T) []string {
 func checkTargets(t *testing.T, where string, args, targets []string) {
 	t.Helper()
 	for _, arg := range args {
-		if !strings.Contains(arg, "=") && regexp.MustCompile(`^[a-z]`).MatchString(arg) && !slices.Contains(targets, arg) {
-			t.Errorf("%s: there is no make target %s", where, arg)
-		}
+		other := strings.Contains(arg, "=") || !regexp.MustCompile(`^[a-z]`).MatchString(arg)
+		expect.That(t, other || slices.Contains(targets, arg), "%s: there is no make target %s", where, arg)
 		if strings.Contains(arg, "='") {
 			return // an argument with spaces
 		}
@@ -349,18 +322,17 @@ func named(command string) (folder, name string) {
 func checkTestExists(t *testing.T, c Command, folder, name string) {
 	function := regexp.MustCompile(`(?m)^func (Test\w*)?` + name)
 	found := errors.New("found")
-	err := filepath.WalkDir(filepath.Join(root, folder), func(file string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.IsDir() && folder != "" && file != filepath.Join(root, folder) {
+	tree := os.DirFS(filepath.Join(root, folder))
+	err := fs.WalkDir(tree, ".", func(file string, entry fs.DirEntry, err error) error {
+		switch {
+		case err == nil && entry.IsDir() && folder != "" && file != ".":
 			return fs.SkipDir
-		}
-		if err != nil || !strings.HasSuffix(file, "_test.go") {
+		case err != nil || !strings.HasSuffix(file, "_test.go"):
 			return err
+		case function.Match(must.Get(fs.ReadFile(tree, file))(t)):
+			return found
 		}
-		text, err := os.ReadFile(file)
-		if err == nil && function.Match(text) {
-			err = found
-		}
-		return err
+		return nil
 	})
 	expect.That(t, errors.Is(err, found), "%v: there is no %s (%v)", c, name, err)
 }
@@ -370,14 +342,12 @@ func TestYAML(t *testing.T) {
 	endpoints := 0
 	for _, b := range Blocks(read(t), YAML) {
 		var content any
-		if err := yaml.Unmarshal([]byte(b.Text), &content); err != nil {
-			t.Errorf("%s:%d: %v", b.Document, b.Line, err)
-		}
+		err := yaml.Unmarshal([]byte(b.Text), &content)
+		expect.That(t, err == nil, "%s:%d: %v", b.Document, b.Line, err)
 		if strings.HasPrefix(b.Text, "endpoints:") {
 			endpoints++
-			if _, err := scrape.ParseConfig([]byte(b.Text), "/"); err != nil {
-				t.Errorf("%s:%d: %v", b.Document, b.Line, err)
-			}
+			_, err := scrape.ParseConfig([]byte(b.Text), "/")
+			expect.That(t, err == nil, "%s:%d: %v", b.Document, b.Line, err)
 		}
 	}
 	expect.That(t, endpoints != 0, "no configuration of source scrape was found")
@@ -427,10 +397,7 @@ func TestUnread(t *testing.T) {
 	}
 	slices.Sort(unread)
 	slices.Sort(off)
-	if diff := cmp.Diff(unread, off); diff != "" {
-		t.Errorf("-unread +off by default:\n%s", diff)
-	}
-	if diff := cmp.Diff(unread, listed); diff != "" || len(unread) == 0 {
-		t.Errorf("%s: -unread +listed:\n%s", list, diff)
-	}
+	expect.Equal(t, "what nobody reads is off by default", unread, off)
+	expect.Equal(t, list+" lists what nobody reads", unread, listed)
+	expect.That(t, len(unread) != 0, "all families are read")
 }

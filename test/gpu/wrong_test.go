@@ -1,17 +1,13 @@
 package gpu
 
 import (
-	"bytes"
 	"encoding/xml"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
@@ -22,7 +18,6 @@ import (
 // The errors that the checks must detect: each is made in the recording of an H100.
 func TestWrong(t *testing.T) {
 	result := must.Get(replay(filepath.Join("testdata", "h100-580.159.04")))(t)
-	t.Run("not compared", func(t *testing.T) { notComparedOn(t, result.Busy, result.Device) })
 	t.Run("values", func(t *testing.T) { findsWrongValues(t, withParts(result.Busy)) })
 	t.Run("loads", func(t *testing.T) { findsWrongLoads(t, result) })
 }
@@ -59,27 +54,6 @@ func withParts(l look) look {
 	l.links = fmt.Sprintf("GPU 0: NVIDIA H100 (UUID: %s)\n\t Link 0: Data Tx: 5120 KiB\n\t Link 0: Data Rx: 5120 KiB\n",
 		gpu)
 	return l
-}
-
-// notComparedOn checks the values that are not compared: those that nvidia-smi does not print, or
-// defines differently, and the serial number, which a recording does not have.
-func notComparedOn(t *testing.T, l look, uuid string) {
-	var got []string
-	for _, f := range must.Get(compare(l))(t) {
-		if f.verdict == notCompared && f.device == uuid {
-			got = append(got, f.what)
-		}
-	}
-	want := []string{
-		"energy", "engine_utilization decoder", "engine_utilization dram", "engine_utilization encoder",
-		"engine_utilization fp16", "engine_utilization fp32", "engine_utilization fp64", "engine_utilization int",
-		"engine_utilization jpeg", "engine_utilization ofa",
-		"engine_utilization sm", "engine_utilization tensor", "io_bytes nvlink receive", "io_bytes nvlink transmit",
-		"io_bytes pcie receive", "io_bytes pcie transmit", "occupancy", "serial number", "throttle_active other",
-		"throttled_seconds board_limit", "throttled_seconds reliability",
-	}
-	slices.Sort(got)
-	expect.Equal(t, "not compared", want, got)
 }
 
 // findsWrongValues changes the output of nvidia-smi in one place after the other.
@@ -200,60 +174,4 @@ func scale(samples []driver.Sample, q driver.Quantity, by float64) []driver.Samp
 		}
 	}
 	return out
-}
-
-// Differences between two sources are detected, and values that cannot be compared are not.
-func TestCompareSources(t *testing.T) {
-	ours := []driver.Sample{
-		{Hardware: driver.Hardware{UUID: "GPU-a"}, Readings: []driver.Reading{
-			{Quantity: driver.Power, Value: 300},
-			{Quantity: driver.Energy, Value: 1e6},
-			{Quantity: driver.Errors, Labels: driver.Labels{"xid", "31"}, Value: 1},
-			{Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", "receive"}, Value: 5},
-			{Quantity: driver.Clock, Labels: driver.Labels{"sm"}, Value: 1.7e9},
-		}},
-		{
-			Hardware: driver.Hardware{UUID: "MIG-b", Parent: "GPU-a", Instance: "7/0"},
-			Readings: []driver.Reading{{Quantity: driver.MemoryUsed, Value: 1 << 30}},
-		},
-	}
-	others := []driver.Sample{
-		{Hardware: driver.Hardware{UUID: "GPU-a"}, Readings: []driver.Reading{
-			{Quantity: driver.Power, Value: 0.3},
-			{Quantity: driver.Energy, Value: 1.0005e6},
-			{Quantity: driver.Errors, Labels: driver.Labels{"xid", "31"}, Value: 7},
-			{Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", "receive"}, Value: 9e9},
-			{Quantity: driver.Clock, Labels: driver.Labels{"sm"}, Value: 1700},
-			{Quantity: driver.Occupancy, Value: 0.5},
-		}},
-		{
-			Hardware: driver.Hardware{Parent: "GPU-a", Instance: "7/0"},
-			Readings: []driver.Reading{{Quantity: driver.MemoryUsed, Value: 2 << 30}},
-		},
-	}
-	got := map[string]verdict{}
-	for _, f := range compareSources(ours, others) {
-		got[f.what] = f.verdict
-	}
-	want := map[string]verdict{
-		"power": differs, "energy": agrees, "errors xid 31": notCompared, "io_bytes pcie receive": notCompared,
-		"clock sm": differs, "occupancy": notCompared,
-		"memory_used": differs,
-	}
-	expect.Equal(t, "verdicts", want, got)
-}
-
-// A recording is written as it is read. An incomplete one, or one of other quantities, is rejected.
-func TestReplay(t *testing.T) {
-	const recorded = "testdata/h100-580.159.04"
-	dir, result := t.TempDir(), must.Get(replay(recorded))(t)
-	must.Do(t, record(dir, result, "a test"))
-	expect.Equal(t, "recorded again", result, must.Get(replay(dir))(t), cmp.AllowUnexported(look{}))
-	text := must.Get(os.ReadFile(filepath.Join(dir, "trial.json")))(t)
-	text = bytes.ReplaceAll(text, []byte("energy"), []byte("joy"))
-	must.Do(t, os.WriteFile(filepath.Join(dir, "trial.json"), text, 0o600))
-	for _, wrong := range []string{t.TempDir(), dir} {
-		_, err := replay(wrong)
-		expect.That(t, err != nil, "%s is accepted as a recording", wrong)
-	}
 }

@@ -1,7 +1,6 @@
 package layout
 
 import (
-	"encoding/json"
 	"fmt"
 	"go/ast"
 	"go/importer"
@@ -9,8 +8,10 @@ import (
 	"go/token"
 	"go/types"
 	"io"
+	"maps"
 	"os"
-	"path/filepath"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
+
+const ledger = "exporter/ledger"
 
 // ledgerParts are the files of exporter/ledger in the order in which data goes up through them:
 // each file uses only what files below it declare. The first word of a line is the file, the rest
@@ -55,145 +58,59 @@ config           the configuration
 `
 
 // TestLedgerUses checks that what the files of exporter/ledger use of each other goes in one
-// direction: functions, types, fields and constants.
+// direction: functions, types, fields and constants. In the other order, nearly all uses go back.
 func TestLedgerUses(t *testing.T) {
-	const folder = "exporter/ledger"
-	paths := must.Get(filepath.Glob(filepath.Join(root, folder, "*.go")))(t)
-	files := map[string]string{}
-	for _, path := range paths {
-		name := strings.TrimSuffix(filepath.Base(path), ".go")
-		if strings.HasSuffix(name, "_test") || name == "doc" {
-			continue
+	files := map[string][]byte{}
+	for file, content := range contents(t, func(file string) bool { return path.Dir(file) == ledger && isGo(file) }) {
+		name := strings.TrimSuffix(path.Base(file), ".go")
+		if !strings.HasSuffix(name, "_test") && name != "doc" {
+			files[name] = content
 		}
-		content := must.Get(os.ReadFile(path))(t)
-		files[name] = string(content)
 	}
-	back, uses := backUses(t, files, ledgerParts, "./"+folder)
-	for _, call := range back {
-		t.Error(call)
+	order := regexp.MustCompile(`(?m)^\w+(?:  | [^:]+$)`).FindAllString(ledgerParts, -1)
+	for i := range order {
+		order[i] = strings.Fields(order[i])[0]
 	}
-	expect.That(t, uses >= 2000, "%d uses between files were looked at", uses)
-}
-
-// rooms are the packages of what is kept about the past, in the order in which data goes through
-// them: each imports only packages above it.
-const rooms = `
-timeline         who held what when
-ledger/meter     from readings to increments
-ledger/divide    an increment among holders
-ledger/saved     records of the persistent state
-ledger/book      what is exported
-ledger           accounts of claims and pods, by which the book is made
-recorder         incidents and receipts
-`
-
-// TestRooms checks that data goes in one direction through the packages.
-func TestRooms(t *testing.T) {
-	before, imports := map[string]bool{}, 0
-	for line := range strings.Lines(strings.TrimSpace(rooms)) {
-		room := "exporter/" + strings.Fields(line)[0]
-		for _, p := range list(t, "./"+room) {
-			for _, path := range p.Imports {
-				name := strings.TrimPrefix(path, module+"/")
-				switch later := strings.Contains(rooms, "\n"+strings.TrimPrefix(name, "exporter/")+" "); {
-				case before[name]:
-					imports++
-				case later:
-					t.Errorf("%s imports %s, which comes after it", room, name)
-				}
-			}
-		}
-		before[room] = true
+	expect.Equal(t, "files", slices.Sorted(slices.Values(order)), slices.Sorted(maps.Keys(files)))
+	back, uses := backUses(t, files, order)
+	for _, use := range back {
+		t.Error(use)
 	}
-	expect.That(t, imports >= 6, "%d imports between rooms were looked at", imports)
-}
-
-// TestBackUses checks that TestLedgerUses detects a use of a function, a method, a method value,
-// a type and a field of an earlier file, and a file without a place.
-func TestBackUses(t *testing.T) {
-	files := map[string]string{
-		"top": "package p\ntype upper struct{ field int }\nfunc Top() { t := thing(0); t.bottom(); f := t.middle; f() }\n" +
-			"func (thing) top() {}",
-		"middle": "package p\nfunc (t thing) middle() { t.bottom() }",
-		"bottom": "package p\ntype thing int\nfunc (t thing) bottom() {}\n" +
-			"func back(t thing, u *upper) { Top(); f := t.middle; f(); t.top(); u.field++ }",
-		"other": "package p",
-	}
-	got, uses := backUses(t, files, "top x\nmiddle y\nbottom z\ngone z")
-	want := []string{
-		"bottom.go: back uses Top of top.go, which comes before it",
-		"bottom.go: back uses field of top.go, which comes before it",
-		"bottom.go: back uses middle of middle.go, which comes before it",
-		"bottom.go: back uses top of top.go, which comes before it",
-		"bottom.go: back uses upper of top.go, which comes before it",
-		"gone.go is not there", "other.go has no place in the order",
-	}
-	if slices.Sort(got); !slices.Equal(got, slices.Sorted(slices.Values(want))) || uses != 11 {
-		t.Errorf("%d uses, found %q, want %q", uses, got, want)
-	}
+	slices.Reverse(order)
+	back, again := backUses(t, files, order)
+	expect.That(t, uses >= 2000 && again == uses && len(back) == uses, "%d uses between files, %d back", uses, len(back))
 }
 
 // backUses returns what files of one package use of an earlier one in the order, and the number of
-// all uses between files. The package has the imports of the target.
-func backUses(t *testing.T, files map[string]string, order string, target ...string) (back []string, uses int) {
-	place := map[string]int{}
-	for line := range strings.Lines(order) {
-		if name, what, _ := strings.Cut(strings.TrimSpace(line), " "); what != "" && !strings.HasSuffix(line, ":\n") {
-			place[name] = len(place) + 1
-			if _, there := files[name]; !there {
-				back = append(back, name+".go is not there")
-			}
-		}
-	}
+// all uses between files.
+func backUses(t *testing.T, files map[string][]byte, order []string) (back []string, uses int) {
 	set, info := token.NewFileSet(), &types.Info{Uses: map[*ast.Ident]types.Object{}}
 	var parsed []*ast.File
 	for name, text := range files {
-		if place[name] == 0 {
-			back = append(back, name+".go has no place in the order")
-		}
-		file := must.Get(parser.ParseFile(set, name, text, parser.SkipObjectResolution))(t)
-		parsed = append(parsed, file)
+		parsed = append(parsed, must.Get(parser.ParseFile(set, name, text, parser.SkipObjectResolution))(t))
 	}
-	conf := types.Config{Importer: importer.ForCompiler(set, "gc", exportData(t, target...))}
+	exports := map[string]string{} // the compiler's, of what the package imports, directly or indirectly
+	listed := output(t, "go", "list", "-export", "-deps", "-f={{.ImportPath}} {{.Export}}", "./"+ledger)
+	for line := range strings.Lines(listed) {
+		name, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+		exports[name] = file
+	}
+	conf := types.Config{Importer: importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) {
+		return os.Open(exports[path])
+	})}
 	must.Get(conf.Check("p", set, parsed, info))(t)
-	for _, file := range parsed {
-		for _, declared := range file.Decls {
-			user := "a declaration"
-			if f, is := declared.(*ast.FuncDecl); is {
-				user = f.Name.Name
-			}
-			ast.Inspect(declared, func(n ast.Node) bool {
-				ident, _ := n.(*ast.Ident)
-				used := info.Uses[ident]
-				if used == nil || used.Pkg() == nil || used.Pkg().Path() != "p" {
-					return true
-				}
-				from, to := set.File(ident.Pos()).Name(), set.File(used.Pos()).Name()
-				if from != to {
-					uses++
-				}
-				if place[from] > place[to] {
-					back = append(back, fmt.Sprintf("%s.go: %s uses %s of %s.go, which comes before it",
-						from, user, used.Name(), to))
-				}
-				return true
-			})
+	for ident, used := range info.Uses {
+		if used.Pkg() == nil || used.Pkg().Path() != "p" {
+			continue
+		}
+		from, to := set.File(ident.Pos()).Name(), set.File(used.Pos()).Name()
+		if from != to {
+			uses++
+		}
+		if slices.Index(order, from) > slices.Index(order, to) {
+			back = append(back, fmt.Sprintf("%v uses %s of %s, which comes before it",
+				set.Position(ident.Pos()), ident.Name, to))
 		}
 	}
 	return back, uses
-}
-
-// exportData returns a function that opens the compiler's export data of a package that the target
-// imports, directly or indirectly.
-func exportData(t *testing.T, target ...string) importer.Lookup {
-	files := map[string]string{}
-	if len(target) > 0 {
-		args := append([]string{"list", "-export", "-deps", "-json=ImportPath,Export"}, target...)
-		for decoder := json.NewDecoder(strings.NewReader(output(t, "go", args...))); decoder.More(); {
-			var p struct{ ImportPath, Export string }
-			must.Do(t, decoder.Decode(&p))
-			files[p.ImportPath] = p.Export
-		}
-	}
-	return func(path string) (io.ReadCloser, error) { return os.Open(files[path]) }
 }

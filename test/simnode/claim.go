@@ -37,7 +37,7 @@ type allocated struct {
 
 // claim returns the claim of a spec. It creates and allocates the claim unless another pod holds it
 // already.
-func (n *Node) claim(p *pod, spec ClaimSpec) (*claim, error) {
+func (n *Node) claim(p *pod, spec ClaimSpec) *claim {
 	key := podresources.Claim{Namespace: p.Namespace, Name: cmp.Or(spec.Object, p.Name+"-"+spec.Name)}
 	c, ok := n.claims[key]
 	if !ok {
@@ -47,10 +47,8 @@ func (n *Node) claim(p *pod, spec ClaimSpec) (*claim, error) {
 		}
 		n.claims[key] = c
 	}
-	if err := c.reserve(append(c.pods, p)); err != nil {
-		return nil, err
-	}
-	return c, nil
+	n.reserve(c, append(c.pods, p))
+	return c
 }
 
 // allocate allocates the devices of the request. It does not check that they are free.
@@ -87,10 +85,9 @@ func (c *claim) cdiDevice(a allocated) string {
 }
 
 // reserve sets the pods that hold the claim.
-func (c *claim) reserve(pods []*pod) (err error) {
+func (n *Node) reserve(c *claim, pods []*pod) {
 	c.pods = pods
-	c.item, err = item(c.object())
-	return err
+	c.item = n.item(c.object())
 }
 
 // object returns the ResourceClaim as in the API server.

@@ -139,7 +139,7 @@ func NIC(index int) Device {
 }
 
 // resourceSlices returns a ResourceSlice for each driver, as items of a list.
-func (n *Node) resourceSlices(devices []Device) ([]byte, error) {
+func (n *Node) resourceSlices(devices []Device) (out []byte) {
 	byDriver := map[string]*resourcev1.ResourceSlice{}
 	for i := range devices {
 		d := &devices[i]
@@ -159,15 +159,10 @@ func (n *Node) resourceSlices(devices []Device) ([]byte, error) {
 		offered.Spec.Pool.ResourceSliceCount++
 		byDriver[offered.Name] = offered
 	}
-	var out []byte
 	for _, name := range slices.Sorted(maps.Keys(byDriver)) {
-		data, err := item(byDriver[name])
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, data...)
+		out = append(out, n.item(byDriver[name])...)
 	}
-	return out, nil
+	return out
 }
 
 // offered returns the slice with the counters of partitioned GPUs.

@@ -24,34 +24,21 @@ import (
 
 // writeInventory writes the API objects in the format of kubectl get resourceslices,resourceclaims
 // -A -o yaml.
-func (n *Node) writeInventory() error {
+func (n *Node) writeInventory() {
 	out := []byte("apiVersion: v1\nkind: List\nitems:\n")
 	out = append(out, n.slices...)
 	for _, c := range slices.SortedFunc(maps.Values(n.claims), func(a, b *claim) int { return a.Compare(b.Claim) }) {
 		out = append(out, c.item...)
 	}
-	return n.Write(node.Inventory, out)
+	n.try("write inventory", n.Write(node.Inventory, out))
 }
 
 // item returns an object as an item of a list, in YAML.
-func item(object any) ([]byte, error) {
+func (n *Node) item(object any) []byte {
 	data, err := yaml.Marshal(object)
-	if err != nil {
-		return nil, fmt.Errorf("encode object: %w", err)
-	}
+	n.try("encode object", err)
 	lines := strings.TrimSuffix(string(data), "\n")
-	return []byte("- " + strings.ReplaceAll(lines, "\n", "\n  ") + "\n"), nil
-}
-
-func (n *Node) makeLogs(p *pod) error {
-	return n.MakeLogs(p.Namespace, p.Name, p.uid, p.spec.Containers...)
-}
-
-func (n *Node) removeLogs(p *pod) error {
-	if err := os.RemoveAll(n.Path(node.LogsOf(p.Namespace, p.Name, p.uid))); err != nil {
-		return fmt.Errorf("remove log folder: %w", err)
-	}
-	return nil
+	return []byte("- " + strings.ReplaceAll(lines, "\n", "\n  ") + "\n")
 }
 
 // specPath returns the path of the CDI spec that a driver writes for a claim.
@@ -60,7 +47,7 @@ func (c *claim) specPath(driverName string) string {
 }
 
 // prepare writes the CDI specs of a claim: one for each driver that uses CDI.
-func (n *Node) prepare(c *claim) error {
+func (n *Node) prepare(c *claim) {
 	specs := map[string]*cdi.Spec{}
 	for _, a := range c.allocated {
 		if a.device.CDIClass == "" {
@@ -78,28 +65,19 @@ func (n *Node) prepare(c *claim) error {
 	}
 	for driverName, spec := range specs {
 		data, err := json.Marshal(spec)
-		if err != nil {
-			return fmt.Errorf("encode CDI spec: %w", err)
-		}
-		if err := n.Write(c.specPath(driverName), data); err != nil {
-			return err
-		}
+		n.try("write CDI spec", errors.Join(err, n.Write(c.specPath(driverName), data)))
 	}
-	return nil
 }
 
 // unprepare removes the CDI specs of a claim.
-func (n *Node) unprepare(c *claim) error {
+func (n *Node) unprepare(c *claim) {
 	for _, a := range c.allocated {
-		if err := os.Remove(n.Path(c.specPath(a.device.Driver))); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove CDI spec: %w", err)
-		}
+		n.try("remove CDI spec", os.RemoveAll(n.Path(c.specPath(a.device.Driver))))
 	}
-	return nil
 }
 
 // makeBus writes the sysfs of devices with a PCI address.
-func (n *Node) makeBus() error {
+func (n *Node) makeBus() {
 	for _, d := range n.devices {
 		if _, logged := d.Attributes["resource.kubernetes.io/pciBusID"]; !logged {
 			continue
@@ -107,45 +85,27 @@ func (n *Node) makeBus() error {
 		bus := n.Path(node.Sysfs, "bus", "pci", "devices")
 		root := d.Attributes["resource.kubernetes.io/pcieRoot"].StringValue
 		folder := n.Path(node.Sysfs, "devices", *root, d.Hardware.PCI)
-		err := errors.Join(os.MkdirAll(folder, 0o755), os.MkdirAll(bus, 0o755),
-			os.Symlink(filepath.Join("..", "..", "..", "devices", *root, d.Hardware.PCI), filepath.Join(bus, d.Hardware.PCI)))
-		if err != nil {
-			return fmt.Errorf("make PCI device: %w", err)
-		}
-		for name, value := range map[string]string{"vendor": "0x10de\n", "class": "0x030200\n"} {
-			if err := os.WriteFile(filepath.Join(folder, name), []byte(value), 0o644); err != nil {
-				return fmt.Errorf("make PCI device: %w", err)
-			}
-		}
+		n.try("make PCI device", errors.Join(os.MkdirAll(folder, 0o755), os.MkdirAll(bus, 0o755),
+			os.Symlink(filepath.Join("..", "..", "..", "devices", *root, d.Hardware.PCI), filepath.Join(bus, d.Hardware.PCI)),
+			os.WriteFile(filepath.Join(folder, "vendor"), []byte("0x10de\n"), 0o644),
+			os.WriteFile(filepath.Join(folder, "class"), []byte("0x030200\n"), 0o644)))
 	}
-	return nil
 }
 
 // makeProcess writes the cgroup of the pod's process.
-func (n *Node) makeProcess(p *pod) error {
-	if p.spec.PID == 0 {
-		return nil
+func (n *Node) makeProcess(p *pod) {
+	if p.spec.PID != 0 {
+		cgroup := strings.TrimPrefix(node.Cgroup(p.uid), node.Cgroups)
+		folder := n.Path(node.Procfs, strconv.Itoa(p.spec.PID))
+		n.try("make process", errors.Join(os.MkdirAll(folder, 0o755),
+			os.WriteFile(filepath.Join(folder, "cgroup"), []byte("0::"+cgroup+"/cri-containerd-0.scope\n"), 0o644)))
 	}
-	cgroup, err := filepath.Rel(node.Cgroups, node.Cgroup(p.uid))
-	if err != nil {
-		return fmt.Errorf("make process: %w", err)
-	}
-	folder := n.Path(node.Procfs, strconv.Itoa(p.spec.PID))
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return fmt.Errorf("make process: %w", err)
-	}
-	content := []byte("0::/" + cgroup + "/cri-containerd-0.scope\n")
-	if err := os.WriteFile(filepath.Join(folder, "cgroup"), content, 0o644); err != nil {
-		return fmt.Errorf("make process: %w", err)
-	}
-	return nil
 }
 
-func (n *Node) removeProcess(p *pod) error {
-	if p.spec.PID == 0 {
-		return nil
+func (n *Node) removeProcess(p *pod) {
+	if p.spec.PID != 0 {
+		n.try("remove process", os.RemoveAll(n.Path(node.Procfs, strconv.Itoa(p.spec.PID))))
 	}
-	return os.RemoveAll(n.Path(node.Procfs, strconv.Itoa(p.spec.PID)))
 }
 
 // Fault writes the XID of a page fault to the kernel log, as NVIDIA's driver does.
@@ -166,18 +126,6 @@ func (n *Node) Fault(f Fault) (err error) {
 		n.logged, (n.now().Sub(n.begun) + machineStart).Microseconds(),
 		n.devices[f.Device].Hardware.PCI[:len("0000:00:00")], pageFault, p.spec.PID)
 	return err
-}
-
-// servePods serves the kubelet's Pods API.
-func (n *Node) servePods() error {
-	api, err := n.ServePods()
-	if err != nil {
-		return fmt.Errorf("serve the Pods API: %w", err)
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.api = api
-	return nil
 }
 
 // announce makes the Pods API report the present state of a pod.

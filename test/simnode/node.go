@@ -5,7 +5,6 @@
 package simnode
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -55,7 +54,8 @@ type Node struct {
 	claims map[podresources.Claim]*claim
 	ended  []Use
 	played int
-	logged int // records of the kernel log
+	logged int   // records of the kernel log
+	failed error // of what was done so far
 }
 
 // New creates the folders of a node in root, which must exist, and returns the node with these
@@ -81,22 +81,23 @@ func New(root string, seed uint64, devices []Device, options Options) (*Node, er
 		random: rand.New(rand.NewPCG(seed, 0)),
 		pods:   map[podresources.Pod]*pod{}, claims: map[podresources.Claim]*claim{},
 	}
-	if n.slices, err = n.resourceSlices(devices); err != nil {
-		return nil, fmt.Errorf("create simulated node: %w", err)
-	}
-	if err := errors.Join(n.makeBus(), n.writeInventory()); err != nil {
-		return nil, fmt.Errorf("create simulated node: %w", err)
-	}
+	n.slices = n.resourceSlices(devices)
+	n.makeBus()
+	n.writeInventory()
 	n.offer()
-	return n, nil
+	return n, n.failed
 }
 
 // Start serves the kubelet's sockets.
 func (n *Node) Start() error {
 	if n.options.PodsAPI {
-		if err := n.servePods(); err != nil {
-			return err
+		api, err := n.ServePods()
+		if err != nil {
+			return fmt.Errorf("serve the Pods API: %w", err)
 		}
+		n.mu.Lock()
+		n.api = api
+		n.mu.Unlock()
 	}
 	return n.Node.Start()
 }
@@ -149,7 +150,7 @@ func (n *Node) uid() string {
 }
 
 // list updates the kubelet's list of pods.
-func (n *Node) list() error {
+func (n *Node) list() {
 	pods := slices.SortedFunc(maps.Values(n.pods), func(a, b *pod) int { return a.Compare(b.Pod) })
 	var answer []*v1.PodResources
 	for _, p := range pods {
@@ -157,10 +158,7 @@ func (n *Node) list() error {
 			answer = append(answer, p.resources())
 		}
 	}
-	if err := n.Kubelet.SetPods(answer...); err != nil {
-		return fmt.Errorf("list pods: %w", err)
-	}
-	return nil
+	n.try("list pods", n.Kubelet.SetPods(answer...))
 }
 
 // SourceWith returns another source of the node's devices, with other options. Its clock is the

@@ -3,6 +3,7 @@ package simnode
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/node"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 )
 
@@ -72,8 +74,19 @@ func (n *Node) StartPod(spec PodSpec) error {
 	p := n.newPod(spec)
 	n.pods[p.Pod] = p
 	n.played++
-	return p.does("start", n.claimAll, func(p *pod) error { return n.MakeCgroup(p.uid) }, n.prepareAll, n.hold, n.makeLogs,
-		n.makeProcess, n.work)
+	n.claimAll(p)
+	n.try("make cgroup", n.MakeCgroup(p.uid))
+	for _, c := range p.claims {
+		if c.pods[0] == p { // otherwise it is prepared for its first pod
+			n.prepare(c)
+		}
+	}
+	n.hold(p)
+	n.try("make logs", n.MakeLogs(p.Namespace, p.Name, p.uid, p.spec.Containers...))
+	n.makeProcess(p)
+	n.announce(p, corev1.PodRunning)
+	n.load(p, func(use held) sim.Profile { return use.does.Load })
+	return n.failed
 }
 
 // StopPod simulates the end of a pod: its workload ends, its cgroup is removed, PodResources no
@@ -81,8 +94,17 @@ func (n *Node) StartPod(spec PodSpec) error {
 func (n *Node) StopPod(namespace, name string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.pods[podresources.Pod{Namespace: namespace, Name: name}].does("stop", n.removeProcess, n.rest,
-		func(p *pod) error { return n.RemoveCgroup(p.uid) }, n.drop, n.releaseAll, n.remove)
+	p := n.pods[podresources.Pod{Namespace: namespace, Name: name}]
+	n.removeProcess(p)
+	n.load(p, func(held) sim.Profile { return sim.Idle() })
+	n.try("remove cgroup", n.RemoveCgroup(p.uid))
+	n.drop(p)
+	n.releaseAll(p)
+	delete(n.pods, p.Pod)
+	n.retract(p)
+	n.try("remove log folder", os.RemoveAll(n.Path(node.LogsOf(p.Namespace, p.Name, p.uid))))
+	n.writeInventory()
+	return n.failed
 }
 
 func (n *Node) newPod(spec PodSpec) *pod {
@@ -92,39 +114,20 @@ func (n *Node) newPod(spec PodSpec) *pod {
 	return &pod{Pod: podresources.Pod{Namespace: spec.Namespace, Name: spec.Name}, uid: n.uid(), spec: spec}
 }
 
-// does performs the steps of a pod's start or stop in order until one fails.
-func (p *pod) does(what string, steps ...func(*pod) error) error {
-	for _, do := range steps {
-		if err := do(p); err != nil {
-			return fmt.Errorf("%s pod %s/%s: %w", what, p.Namespace, p.Name, err)
-		}
+// try keeps an error of a step.
+func (n *Node) try(what string, err error) {
+	if err != nil {
+		n.failed = errors.Join(n.failed, fmt.Errorf("%s: %w", what, err))
 	}
-	return nil
 }
 
 // claimAll allocates the pod's claims and writes them as API objects.
-func (n *Node) claimAll(p *pod) error {
+func (n *Node) claimAll(p *pod) {
 	for _, spec := range p.spec.Claims {
-		c, err := n.claim(p, spec)
-		if err != nil {
-			return err
-		}
-		p.claims = append(p.claims, c)
+		p.claims = append(p.claims, n.claim(p, spec))
 	}
 	n.announce(p, corev1.PodPending)
-	return n.writeInventory()
-}
-
-func (n *Node) prepareAll(p *pod) error {
-	for _, c := range p.claims {
-		if c.pods[0] != p {
-			continue // already prepared for its first pod
-		}
-		if err := n.prepare(c); err != nil {
-			return err
-		}
-	}
-	return nil
+	n.writeInventory()
 }
 
 // held is a use with the load of the pod.
@@ -134,7 +137,7 @@ type held struct {
 }
 
 // hold assigns the devices to the pod and makes the kubelet list them.
-func (n *Node) hold(p *pod) error {
+func (n *Node) hold(p *pod) {
 	at := n.now()
 	for i, c := range p.claims {
 		for _, a := range c.allocated {
@@ -145,29 +148,22 @@ func (n *Node) hold(p *pod) error {
 				},
 				does: p.spec.Claims[i].request(a.request.Name),
 			}
-			if err := n.begin(p, use, c.uid+a.shareID, a.weight()); err != nil {
-				return err
-			}
+			n.begin(p, use, c.uid+a.shareID, a.weight())
 		}
 	}
 	for _, use := range n.plugged(p, at) {
-		if err := n.begin(p, use, p.uid, 1); err != nil {
-			return err
-		}
+		n.begin(p, use, p.uid, 1)
 	}
 	p.listed = true
-	return n.list()
+	n.list()
 }
 
 // begin begins a use of a device by a pod. Those of a group share its weight.
-func (n *Node) begin(p *pod, use held, group string, weight float64) error {
-	if err := n.machine.Begin(use.Device.Device, sim.Workload{
+func (n *Node) begin(p *pod, use held, group string, weight float64) {
+	n.try("hold devices", n.machine.Begin(use.Device.Device, sim.Workload{
 		Name: use.workload(), Group: group, Weight: weight, MemoryBytes: use.does.Resident, Spike: use.does.Spike,
-	}, use.From); err != nil {
-		return fmt.Errorf("hold devices: %w", err)
-	}
+	}, use.From))
 	p.uses = append(p.uses, use)
-	return nil
 }
 
 // request returns the request with a name, none if another pod with more requests created the
@@ -179,61 +175,33 @@ func (c ClaimSpec) request(name string) Request {
 	return Request{}
 }
 
-// work starts the load of the pod's devices.
-func (n *Node) work(p *pod) error {
-	n.announce(p, corev1.PodRunning)
-	return n.load(p, func(use held) sim.Profile { return use.does.Load })
-}
-
-// rest ends the load of the pod's devices.
-func (n *Node) rest(p *pod) error {
-	return n.load(p, func(held) sim.Profile { return sim.Idle() })
-}
-
-func (n *Node) load(p *pod, of func(held) sim.Profile) error {
+// load sets the load of the pod on its devices.
+func (n *Node) load(p *pod, of func(held) sim.Profile) {
 	at := n.now()
 	for _, use := range p.uses {
-		if err := n.machine.SetLoad(use.Device.Device, use.workload(), of(use), at); err != nil {
-			return fmt.Errorf("set load: %w", err)
-		}
+		n.try("set load", n.machine.SetLoad(use.Device.Device, use.workload(), of(use), at))
 	}
-	return nil
 }
 
 // drop removes the pod's devices and its entry in the kubelet's list.
-func (n *Node) drop(p *pod) error {
+func (n *Node) drop(p *pod) {
 	at := n.now()
 	for _, use := range p.uses {
-		if err := n.machine.End(use.Device.Device, use.workload(), at); err != nil {
-			return fmt.Errorf("drop devices: %w", err)
-		}
+		n.try("drop devices", n.machine.End(use.Device.Device, use.workload(), at))
 		n.end(use.Use, at)
 	}
 	p.uses, p.listed = nil, false
-	return n.list()
+	n.list()
 }
 
-func (n *Node) releaseAll(p *pod) error {
+func (n *Node) releaseAll(p *pod) {
 	for _, c := range p.claims {
-		others := slices.DeleteFunc(c.pods, func(other *pod) bool { return other == p })
-		if err := c.reserve(others); err != nil {
-			return err
+		n.reserve(c, slices.DeleteFunc(c.pods, func(other *pod) bool { return other == p }))
+		if len(c.pods) == 0 {
+			n.unprepare(c)
+			delete(n.claims, c.Claim)
 		}
-		if len(others) > 0 {
-			continue
-		}
-		if err := n.unprepare(c); err != nil {
-			return err
-		}
-		delete(n.claims, c.Claim)
 	}
-	return nil
-}
-
-func (n *Node) remove(p *pod) error {
-	delete(n.pods, p.Pod)
-	n.retract(p)
-	return errors.Join(n.removeLogs(p), n.writeInventory())
 }
 
 // resources returns the pod as the kubelet lists it.

@@ -143,7 +143,6 @@ func (l Library) NVLink5(t *testing.T, version string) {
 
 // with returns the readings of a quantity by their labels, in a state of the GPU.
 func (l Library) with(t *testing.T, version string, state map[string]float64, q driver.Quantity) map[string]float64 {
-	t.Helper()
 	clock, source := l.Start(t, version)
 	for field, value := range state {
 		must.That(t, lookup(l.GPU, field).IsValid(), "the fake has no %s", field)

@@ -81,26 +81,11 @@ func healthyGroups() []Group { //nolint:funlen // a table
 					work("steps", 0, steps),
 				}
 			}),
-		group("group-checkpoint", "rank 0 writes for ten minutes of each hour", "recording wait_checkpoint", pyTorchJob, 4,
-			func(i int) []Phase {
-				return []Phase{loop(0, work("steps", 50*minute, steps),
-					leaderElse(i, work("write", 10*minute, open(72).host(1, 8e3).disk(0, 400e6)),
-						wait("barrier", 10*minute, OthersHost, spinNet(72, 16))))}
-			}),
 		group("group-scores-on-cpu", "rank 0 computes scores in one thread for twelve minutes, without a byte or a new page",
 			"github.com/jpata/particleflow/issues/390", indexedJob, 4, func(i int) []Phase {
 				return []Phase{loop(0, work("steps", hour, steps),
 					leaderElse(i, work("score", 12*minute, open(72).host(1, 6)), wait("barrier", 12*minute, OthersHost,
 						spinNet(72, 16))))}
-			}),
-		group("group-slow-shard", "one member's storage is cold: it reads for 18 minutes", "reasoning", podGroup, 3,
-			func(i int) []Phase {
-				return []Phase{
-					work("start", minute, start()),
-					leaderElse(i, work("read", 18*minute, open(30).host(0.3, 500).disk(20e6, 0)),
-						wait("first all-reduce", 18*minute, OthersHost, spinNet(30, 8))),
-					work("steps", 0, steps),
-				}
 			}),
 		group("group-uneven-data", "one member has more batches: it works on for 15 minutes", "reasoning: DDP's join",
 			pyTorchJob, 4, func(i int) []Phase {
@@ -129,14 +114,6 @@ func healthyGroups() []Group { //nolint:funlen // a table
 			func(int) []Phase {
 				return []Phase{loop(0, work("explicit", 18*minute, stencil(50).links(0, 2e9).cpu(2)),
 					work("implicit on CPU", 12*minute, open(50).host(16, 600).links(0, 30e6)))}
-			}),
-		group("group-download", "the first member of each job downloads for 40 minutes before the others' barrier ends",
-			"reasoning", pyTorchJob, 3, func(i int) []Phase {
-				return []Phase{
-					leaderElse(i, work("download", 40*minute, rest().host(1.5, 4e3).disk(0, 120e6).net(120e6, 1e6)),
-						wait("barrier", 40*minute, OthersHost, spinNet(1, 16))),
-					work("steps", 0, steps),
-				}
 			}),
 		group("group-prepares-for-long", "after an hour, rank 0 prepares the next part of the data in eight processes for "+
 			"90 minutes, its device idles", "reasoning: tokenizing of a large corpus", pyTorchJob, 4, func(i int) []Phase {
@@ -178,13 +155,8 @@ func hungGroups() []Group {
 		after("group-hang-lock", "one member is stuck in a lock of its host, its device idles",
 			"github.com/pytorch/pytorch/issues/22259",
 			indexedJob, 8, first(open(72).cpu(0.01))),
-		after("group-hang-dead-process", "one member's process died without ending its pod",
-			"github.com/facebookresearch/maskrcnn-benchmark/issues/659", pyTorchJob, 4,
-			first(Load{Anon: 1e6, File: 1e9, CPU: 0.0002})),
 		after("group-hang-stopped", "one member was stopped in a kernel", "recording hang_stopped", pyTorchJob, 4,
 			first(spin(72, 16).host(0, 0))),
-		after("group-hang-storage", "one member waits for a file system that is gone", "reasoning", jobSet, 4,
-			first(open(72).host(0, 0))),
 		after("group-hang-dead-nic", "one member's network device is dead, it sends again and again", "reasoning",
 			pyTorchJob, 4,
 			first(retransmits())),
@@ -205,5 +177,43 @@ func hungGroups() []Group {
 			pyTorchJob, 3, func(int) []Phase {
 				return []Phase{work("start", minute, start()), hang(OthersIdle, open(0.5).cpu(0.02).net(1500, 1500))}
 			}).hung(),
+	}
+}
+
+// Efficiency is a job with the FLOP utilization that it reaches: the mean over time of the tensor
+// pipe's activity times the clock's share of its maximum. The product of the two means differs:
+// Means.
+type Efficiency struct {
+	Kind
+
+	FLOPs, Means float64
+}
+
+// Efficiencies returns jobs whose tensor activity and clock vary together.
+func Efficiencies() []Efficiency {
+	busy := func(tensor, clock float64) Load {
+		l := open(20)
+		l.Busy, l.SM, l.Occupancy, l.Tensor, l.Int, l.Clock, l.Noise = 1, 0.6, 0.2, tensor, 0.1, clock, 0.02
+		return l
+	}
+	pause := slowClock(open(20), 0.174) // 345 of 1980 MHz
+	return []Efficiency{
+		{job("flops-steady", "the same activity at the same clock all the time", "reasoning",
+			work("steps", 0, busy(0.5, 0.9))), 0.45, 0.45},
+		{
+			job("flops-alternate", "steps at the full clock, and longer pauses in which the clock falls to its lowest",
+				"reasoning", loop(0, work("steps", 24*second, busy(0.8, 1)), wait("batch", 36*second, OthersHost, pause))),
+			0.32, 0.161,
+		},
+		{
+			job("flops-capped", "a cap of power lowers the clock while the tensor pipe works, and not while it pauses",
+				"reasoning", loop(0, work("steps", 30*second, busy(0.8, 0.708)), wait("batch", 30*second, OthersHost, open(20)))),
+			0.283, 0.341,
+		},
+		{job("flops-throttled-later", "after half of the time heat takes half of the clock", "reasoning",
+			work("cool", 2*hour, busy(0.6, 1)), work("hot", 2*hour, busy(0.6, 0.5))), 0.45, 0.45},
+		{job("flops-of-bursts", "short bursts between long pauses at the lowest clock", "reasoning",
+			loop(0, work("burst", 4*second, busy(0.8, 1)), idle("pause", 36*second, pause))), 0.08, 0.0205},
+		{job("flops-none", "no tensors", "recording mc_fp32", work("simulate", 0, mcFP32())), 0, 0},
 	}
 }

@@ -102,7 +102,6 @@ type Usage struct {
 // New starts a server on a port of the loopback interface until the test ends, and writes a
 // kubeconfig for it. It serves v1 and has no objects.
 func New(tb testing.TB) (s *Server, kubeconfig string) {
-	tb.Helper()
 	s = start(must.Get((&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0"))(tb))
 	tb.Cleanup(s.Close)
 	kubeconfig = filepath.Join(tb.TempDir(), "kubeconfig")

@@ -120,8 +120,8 @@ func newRestarted(t *testing.T) *restarted {
 	server := httptest.NewServer(m)
 	t.Cleanup(server.Close)
 	config := filepath.Join(root, "scrape.yaml")
-	endpoint := "endpoints:\n" + testnode.Endpoint("meters", server.URL, simnode.GPUDriver, "name: energy, quantity: energy",
-		"name: power, quantity: power", "name: utilization, quantity: utilization")
+	endpoint := "endpoints:\n" + testnode.Endpoint("meters", server.URL, simnode.GPUDriver,
+		"name: energy, quantity: energy", "name: power, quantity: power", "name: utilization, quantity: utilization")
 	must.Do(t, os.WriteFile(config, []byte(endpoint), 0o600))
 	return &restarted{node, m, append(node.Args(),
 		"--web.listen-address=127.0.0.1:0", "--web.last-scrape-timeout=0s", "--source.scrape.config="+config,

@@ -124,10 +124,11 @@ func openFolder(path string) (*folder, error) {
 
 func (f *folder) setPID(pid int) error {
 	f.pid = pid
-	if err := f.lock.Truncate(0); err != nil {
-		return fmt.Errorf("write the number of process 1: %w", err)
+	err := f.lock.Truncate(0)
+	if err == nil {
+		_, err = f.lock.WriteAt([]byte(strconv.Itoa(pid)+"\n"), 0)
 	}
-	if _, err := f.lock.WriteAt([]byte(strconv.Itoa(pid)+"\n"), 0); err != nil {
+	if err != nil {
 		return fmt.Errorf("write the number of process 1: %w", err)
 	}
 	return nil

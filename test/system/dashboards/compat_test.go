@@ -25,6 +25,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -50,7 +51,6 @@ func (q *askedQuery) UnmarshalYAML(node *yaml.Node) error {
 }
 
 func readAsked(t *testing.T) []asked {
-	t.Helper()
 	content := must.Get(os.ReadFile(filepath.Join("testdata", "compat.yaml")))(t)
 	var out []asked
 	must.Do(t, yaml.Unmarshal(content, &out))
@@ -86,7 +86,6 @@ const demoTime = 24 * time.Second
 
 // readDemo returns pages of the demo, every two seconds, in which its GPUs are of a vendor.
 func readDemo(t *testing.T, vendor string) []page {
-	t.Helper()
 	address := live.FreeAddress(t)
 	live.StartDemo(t, filepath.Join("..", "..", ".."), address)
 	var out []page
@@ -104,7 +103,6 @@ func readDemo(t *testing.T, vendor string) []page {
 // recordPages stores pages, in the order of their times, and evaluates rules after each. Series
 // that end are marked as stale, as a server does.
 func recordPages(t *testing.T, pages []page, groups []rules.Group) *engine {
-	t.Helper()
 	e := newEngine(t)
 	last := map[string][]point{} // by node, or rule
 	marked := func(source string, now []point, at time.Time) {
@@ -188,9 +186,8 @@ dra_exporter_source_up{source="nvml"} 1
 			}
 			e := recordPages(t, pages, replacement(t, "dcgm-exporter", nil))
 			vector, err := e.query("DCGM_FI_DEV_XID_ERRORS", at)
-			if err != nil || len(vector) != 1 || vector[0].F != tt.want {
-				t.Errorf("the last XID is %v, want %v: %v", vector, tt.want, err)
-			}
+			expect.That(t, err == nil && len(vector) == 1 && vector[0].F == tt.want,
+				"the last XID is %v, want %v: %v", vector, tt.want, err)
 		})
 	}
 }
@@ -218,21 +215,17 @@ func checkAsked(t *testing.T, e *engine, now time.Time, exporter, prefix string)
 			if q.Missing != "" {
 				without++
 			}
-			if has == (q.Missing != "") {
-				t.Errorf("%s: %s: data: %v, want otherwise: %d series", a.Name, expr, has, len(vector))
-			}
+			expect.That(t, has != (q.Missing != ""),
+				"%s: %s: data: %v, want otherwise: %d series", a.Name, expr, has, len(vector))
 		}
 		slices.Sort(uses)
 		uses = slices.DeleteFunc(slices.Compact(uses), func(l string) bool { return !slices.Contains(telling(), l) })
-		if diff := cmp.Diff(a.Needs, uses); diff != "" && len(a.Needs)+len(uses) > 0 {
-			t.Errorf("%s: labels, -data +queries:\n%s", a.Name, diff)
-		}
+		diff := cmp.Diff(a.Needs, uses)
+		expect.That(t, diff == "" || len(a.Needs)+len(uses) == 0, "%s: labels, -data +queries:\n%s", a.Name, diff)
 	}
 	t.Logf("%d boards, alerts and autoscalers of %s: %d queries, %d of them without data",
 		boards, exporter, queries, without)
-	if boards == 0 {
-		t.Error("nobody asks")
-	}
+	expect.That(t, boards != 0, "nobody asks")
 }
 
 // telling are the labels of which boards differ.
@@ -246,7 +239,6 @@ func telling() []string {
 // unconditional returns the query without a comparison that decides whether an alert fires, and the
 // labels that it selects or groups by.
 func unconditional(t *testing.T, expr string) (string, []string) {
-	t.Helper()
 	parsed := must.Get(parser.NewParser(parser.Options{}).ParseExpr(expr))(t)
 	var labels []string
 	parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
@@ -346,13 +338,9 @@ func checkOnce(t *testing.T, e *engine, now time.Time, page []*dto.MetricFamily)
 			}
 			delete(got, device)
 		}
-		if len(got) > 0 {
-			t.Errorf("%s: series of %v", name, got)
-		}
+		expect.That(t, len(got) == 0, "%s: series of %v", name, got)
 	}
-	if shared == 0 || len(want) < 10 {
-		t.Errorf("%d devices, %d shared ones: nothing is shown", len(want), shared)
-	}
+	expect.That(t, shared != 0 && len(want) >= 10, "%d devices, %d shared ones: nothing is shown", len(want), shared)
 }
 
 // checkParts checks units, and that the parts of holders add up to what the device did for them.
@@ -381,9 +369,8 @@ func checkParts(t *testing.T, e *engine, now time.Time) {
 			want := valuesBy(t, e, now, m.ours, "device", "device")[device][device]
 			if m.parts == "" { // each holder has the whole value
 				for pod, v := range pods {
-					if math.Abs(v-want*m.unit) > 1e-6*math.Max(v, 1) {
-						t.Errorf("%s of %s and %q is %v, want %v", m.theirs, device, pod, v, want*m.unit)
-					}
+					expect.That(t, math.Abs(v-want*m.unit) <= 1e-6*math.Max(v, 1),
+						"%s of %s and %q is %v, want %v", m.theirs, device, pod, v, want*m.unit)
 				}
 			} else {
 				if free := len(pods) == 1 && hasKey(pods, ""); !free {
@@ -394,15 +381,12 @@ func checkParts(t *testing.T, e *engine, now time.Time) {
 				for _, v := range pods {
 					sum += v
 				}
-				if math.Abs(sum-want*m.unit) > 1e-6*math.Max(sum, 1) {
-					t.Errorf("%s of %s is %v in all, want %v: %v", m.theirs, device, sum, want*m.unit, pods)
-				}
+				expect.That(t, math.Abs(sum-want*m.unit) <= 1e-6*math.Max(sum, 1),
+					"%s of %s is %v in all, want %v: %v", m.theirs, device, sum, want*m.unit, pods)
 			}
 			devices++
 		}
-		if devices < 8 {
-			t.Errorf("%s: %d devices", m.theirs, devices)
-		}
+		expect.That(t, devices >= 8, "%s: %d devices", m.theirs, devices)
 	}
 }
 
@@ -463,7 +447,6 @@ func TestCompatTable(t *testing.T) {
 
 // families reads an exposition in the text format.
 func families(t *testing.T, text string) []*dto.MetricFamily {
-	t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	byName := must.Get(parser.TextToMetricFamilies(strings.NewReader(text)))(t)
 	var out []*dto.MetricFamily

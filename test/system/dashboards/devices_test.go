@@ -27,32 +27,6 @@ func lostWhile(device string) series {
 	return inState("unhealthy", "lost", device, always(1).between(30, 60))
 }
 
-// staleTaint has a taint that stays when its device has recovered, and taints of devices that had
-// an error within the hour, whose health is unknown, and that can't be read.
-func staleTaint() story {
-	tainted := func(device string) series {
-		return series{
-			"dra_device_tainted", deviceLabels(device) + `, key="k", value="", effect="NoSchedule", source="slice"`,
-			always(1).between(10, 100),
-		}
-	}
-	healthy := func(device string, from int) series {
-		return series{"dra_device_health", deviceLabels(device) + `, status="healthy"`, always(1).between(from, 110)}
-	}
-	up := func(device string) series { return series{"dra_device_up", deviceLabels(device), always(1)} }
-	return story{
-		name: "a taint that outlives its cause",
-		series: []series{
-			tainted("gpu-0"), healthy("gpu-0", 30), up("gpu-0"),
-			tainted("gpu-1"), healthy("gpu-1", 0), up("gpu-1"),
-			{"dra_device_last_error_timestamp_seconds", deviceLabels("gpu-1"), always(60 * 60)},
-			tainted("gpu-2"), up("gpu-2"),
-			tainted("gpu-3"), healthy("gpu-3", 0),
-		},
-		checks: []check{{59, nil}, {63, []string{"DRATaintOutlivesCause device=gpu-0 source=slice"}}, {112, nil}},
-	}
-}
-
 // deviceStories make the alerts on devices fire and resolve.
 func deviceStories() []story {
 	held := series{"dra_device_allocations", deviceLabels("gpu-0"), always(1)}
@@ -111,7 +85,6 @@ func deviceStories() []story {
 			},
 			checks: []check{{29, nil}, {36, []string{"DRATaintedDeviceHeld device=gpu-0 source=rule"}}, {75, nil}},
 		},
-		staleTaint(),
 		{
 			name: "allocated and not prepared, for long and not so long",
 			series: []series{
@@ -396,4 +369,167 @@ func exporterStories() []story {
 func ofFabric(node, more string) string {
 	return fmt.Sprintf(`driver="fabric.x", pool="fabric", device="fabric-0", node=%q, instance=%q, job="dra-exporter", %s`,
 		node, node, more)
+}
+
+// hardwareStories make the alerts on the condition of the hardware fire and resolve.
+func hardwareStories() []story {
+	asks := func(action, reason string, value course) series {
+		return series{
+			"dra_device_needs_attention", deviceLabels("gpu-0") + fmt.Sprintf(`, action=%q, reason=%q`, action, reason), value,
+		}
+	}
+	out := []story{{
+		name: "a device that needs nothing", series: []series{asks("none", "ok", always(1)), asks("reset", "x", always(0))},
+		checks: []check{{29, nil}, {75, nil}},
+	}}
+	for _, asked := range [][2]string{
+		{"rma", "row_remap_failed"},
+		{"reset", "row_remap_pending"},
+		{"reboot", "recovery_action"},
+		{"drain", "recovery_action"},
+		{"recover_fabric", "recovery_action"},
+		{"investigate", "recovery_action"},
+	} {
+		action, reason := asked[0], asked[1]
+		out = append(out, story{
+			name:   "a device that needs " + action,
+			series: []series{asks(action, reason, during(30, 60)), asks("none", "ok", always(1).without(30, 60))},
+			checks: []check{
+				{29, nil},
+				{32, []string{"DRADeviceNeedsAttention device=gpu-0 action=" + action + " reason=" + reason}},
+				{75, nil},
+			},
+		})
+	}
+	return append(out, linkStories()...)
+}
+
+func linkStories() []story {
+	link := func(family string, value course) series {
+		return series{"dra_device_link_" + family, deviceLabels("gpu-0") + `, link="pcie"`, value}
+	}
+	fewer := func(usual, low float64) course { // for half an hour
+		return func(m int) (float64, bool) { v, _ := during(30, 60)(m); return usual + v*(low-usual), true }
+	}
+	state := func(value course) series {
+		return series{"dra_device_performance_state", deviceLabels("gpu-0"), value}
+	}
+	counted := func(kind, code string) series {
+		once := counting(func(m int) float64 {
+			if m == 40 {
+				return 1
+			}
+			return 0
+		})
+		return series{"dra_device_errors_total", deviceLabels("gpu-0") + fmt.Sprintf(`, kind=%q, code=%q`, kind, code), once}
+	}
+	return []story{
+		{
+			name:   "a link with fewer lanes",
+			series: []series{link("width", fewer(16, 8)), link("width_max", always(16))},
+			checks: []check{{29, nil}, {52, []string{"DRADeviceLinkNarrow device=gpu-0"}}, {75, nil}},
+		},
+		{
+			name:   "a slow link of a device that works",
+			series: []series{link("generation", fewer(5, 1)), link("generation_max", always(5)), state(always(0))},
+			checks: []check{{29, nil}, {52, []string{"DRADeviceLinkSlow device=gpu-0"}}, {75, nil}},
+		},
+		{
+			name:   "a slow link of a device that saves power",
+			series: []series{link("generation", fewer(4, 1)), link("generation_max", always(4)), state(fewer(0, 8))},
+			checks: []check{{29, nil}, {52, nil}, {75, nil}},
+		},
+		{
+			name: "a PCIe link that fails", series: []series{counted("pcie_aer", "uncorrectable")},
+			checks: []check{{39, nil}, {43, []string{"DRADeviceLinkErrors device=gpu-0"}}, {75, nil}},
+		},
+		{
+			name: "an NVLink that recovers", series: []series{counted("nvlink", "recovery")},
+			checks: []check{{39, nil}, {43, []string{"DRADeviceLinkErrors device=gpu-0"}}, {75, nil}},
+		},
+		{
+			name: "links that correct their errors",
+			series: []series{
+				counted("pcie_aer", "correctable"), counted("nvlink", "crc"), counted("nvlink", "replay"),
+			},
+			checks: []check{{39, nil}, {43, nil}, {75, nil}},
+		},
+		{
+			name: "a fabric that is limited, and that is well",
+			series: []series{
+				{"dra_device_fabric_state", deviceLabels("gpu-0") + `, state="limited"`, always(1).between(30, 60)},
+				{"dra_device_fabric_state", deviceLabels("gpu-0") + `, state="healthy"`, always(1).without(30, 60)},
+			},
+			checks: []check{{29, nil}, {36, []string{"DRADeviceFabricUnhealthy device=gpu-0"}}, {75, nil}},
+		},
+	}
+}
+
+// linkDown is the state of a held device no link of which is up.
+const linkDown = `state="unhealthy", reason="link_down"`
+
+// networkLinkStories make the alerts on links fire and resolve.
+func networkLinkStories() []story {
+	up := func(device, port string, value course) series {
+		return series{"dra_device_link_up", deviceLabels(device) + `, link="rdma", port="` + port + `"`, value}
+	}
+	down := func(from, to int) course {
+		return func(m int) (float64, bool) { v, _ := during(from, to)(m); return 1 - v, true }
+	}
+	broken := nic(func(int) float64 { return 0 })
+	for i := range broken {
+		broken[i].labels = strings.Replace(broken[i].labels, `state="held", reason=""`, linkDown, 1)
+	}
+	return []story{
+		{
+			name: "link down while claimed, and while free",
+			series: []series{
+				{"dra_device_state", deviceLabels("gpu-0") + ", " + linkDown, always(1).between(30, 60)},
+				up("gpu-1", "1", always(0)), inState("free", "", "gpu-1", always(1)),
+			},
+			checks: []check{{29, nil}, {36, []string{"DRADeviceLinkDown device=gpu-0"}}, {75, nil}},
+		},
+		{
+			name: "network device without a link: not quiet", series: broken,
+			checks: []check{{36, []string{"DRADeviceLinkDown device=eth0"}}, {80, []string{"DRADeviceLinkDown device=eth0"}}},
+		},
+		{
+			name:   "network device without a link beside a GPU that waits for it: not idle",
+			series: slices.Concat(alone("a", "c", "gpu-0", rising(0), nil), broken),
+			checks: []check{{36, []string{"DRADeviceLinkDown device=eth0"}}, {80, []string{"DRADeviceLinkDown device=eth0"}}},
+		},
+		{
+			name: "link that flaps, and one that went down once",
+			series: []series{
+				up("gpu-0", "1", func(m int) (float64, bool) {
+					if m >= 30 && m < 40 {
+						return float64(m % 2), true
+					}
+					return 1, true
+				}),
+				up("gpu-1", "1", down(30, 32)),
+			},
+			checks: []check{{29, nil}, {38, []string{"DRADeviceLinkFlapping device=gpu-0"}}, {75, nil}},
+		},
+		{
+			name: "link that flaps between readings",
+			series: []series{
+				up("gpu-0", "1", always(1)),
+				{
+					"dra_device_errors_total", deviceLabels("gpu-0") + `, kind="link_down", code=""`,
+					counting(func(m int) float64 {
+						if m >= 30 && m < 35 {
+							return 1
+						}
+						return 0
+					}),
+				},
+			},
+			checks: []check{
+				{29, nil},
+				{36, []string{"DRADeviceLinkFlapping device=gpu-0", "DRADeviceErrors device=gpu-0 action=investigate"}},
+				{75, nil},
+			},
+		},
+	}
 }

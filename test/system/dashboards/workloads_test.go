@@ -4,13 +4,18 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestWorkloads compares the records by workload with arithmetic by hand: what the same pods on two
@@ -196,4 +201,223 @@ func TestFLOPUtilization(t *testing.T) {
 	write(&file, s.inCluster())
 	file.WriteString(checks.String())
 	testRules(t, workloadRules(t, idleEvery), file.String())
+}
+
+// TestWork compares joules and device-time for each unit of work with arithmetic by hand, as the
+// panel of the Workloads dashboard asks for them: of a vLLM of two pods with two GPUs each, of
+// which one has the counters, of the other servers, and of a training with a record of its own.
+func TestWork(t *testing.T) {
+	t.Parallel()
+	s := story{name: "work", alone: true}
+	add := func(name, labels string, value course) { s.series = append(s.series, series{name, labels, value}) }
+	pods := map[string]string{
+		"glm-0": "glm", "glm-1": "glm", "sgl-0": "sgl", "tgi-0": "tgi", "tri-0": "tri", "trt-0": "trt", "train-0": "train",
+	}
+	devices := 0
+	for pod, workload := range pods {
+		info := `namespace="a", pod=%q, uid="u", workload_kind="LeaderWorkerSet", workload_name=%q, %s`
+		add("dra_pod_info", fmt.Sprintf(info, pod, workload, target), always(1))
+		for range 2 {
+			name := fmt.Sprintf("gpu-%d", devices)
+			devices++
+			held := fmt.Sprintf(`namespace="a", pod=%q, %s`, pod, deviceLabels(name))
+			add("dra_device_info", deviceLabels(name)+`, vendor="x", model="X1", parent=""`, always(1))
+			add("dra_pod_allocated_share_seconds_total", held, rising(60))
+			add("dra_pod_energy_joules_total", held, rising(36_000)) // 600 W
+		}
+		// A network device, without energy, is not in the device-time.
+		nic := fmt.Sprintf(`namespace="a", pod=%q, driver="dra.net", pool="n1", device="nic-%s", %s`, pod, pod, target)
+		add("dra_pod_allocated_share_seconds_total", nic, rising(60))
+		info = `driver="dra.net", pool="n1", device="nic-%s", vendor="x", model="N1", parent="", %s`
+		add("dra_device_info", fmt.Sprintf(info, pod, target), always(1))
+	}
+	// Each engine of vLLM generates 6000 tokens a minute, and reads 1500.
+	exposition := must.Get(os.ReadFile("testdata/vllm.txt"))(t)
+	for line := range strings.Lines(string(exposition)) {
+		name, rest, found := strings.Cut(strings.TrimSpace(line), "{")
+		labels, value, _ := strings.Cut(rest, "} ")
+		if !found || strings.HasPrefix(line, "#") {
+			continue
+		}
+		var begin float64
+		must.Get(fmt.Sscan(value, &begin))(t)
+		perMinute := map[string]float64{"vllm:generation_tokens_total": 6000, "vllm:prompt_tokens_total": 1500}[name]
+		for _, instance := range []string{"10.0.0.1:8000", "glm-0"} { // scraped twice
+			add(name, fmt.Sprintf(`%s, namespace="a", pod="glm-0", node="n1", instance=%q, job="vllm"`, labels, instance),
+				func(m int) (float64, bool) { return begin + perMinute*float64(m), true })
+		}
+	}
+	server := func(pod string) string {
+		return fmt.Sprintf(`namespace="a", pod=%q, node="n1", instance="x", job="servers"`, pod)
+	}
+	add("sglang:generation_tokens_total", server("sgl-0")+`, model_name="meta-llama/Llama-3.1-8B-Instruct"`,
+		rising(24_000))
+	add("tgi_request_generated_tokens_sum", server("tgi-0"), rising(7200))
+	// Triton serves two models: the use of each is unknown.
+	add("nv_inference_count", server("tri-0")+`, model="resnet50", version="1"`, rising(600))
+	add("nv_inference_count", server("tri-0")+`, model="bert", version="1"`, rising(600))
+	// TensorRT-LLM counts requests, by how they ended.
+	for _, reason := range []string{"stop", "length"} {
+		add("trtllm_request_success_total", server("trt-0")+
+			fmt.Sprintf(`, model_name="qwen", engine_type="trtllm", finished_reason=%q`, reason), rising(600))
+	}
+	add(rules.WorkRecord, `namespace="a", pod="train-0", node="n1", work="sample", model="resnet50"`, always(20))
+
+	var file strings.Builder
+	write(&file, s)
+	const glm, generated = `model="zai-org/GLM-4.5", workload_name="glm"`, `work="generated_token"`
+	sgl, tgi := `model="meta-llama/Llama-3.1-8B-Instruct", workload_name="sgl"`, `workload_name="tgi"`
+	const trt = `model="qwen", workload_name="trt", work="request"`
+	train := `model="resnet50", workload_name="train", work="sample"`
+	for column, want := range map[string]map[string]float64{
+		// Four GPUs of glm take 144 kJ a minute, those of the others 72 kJ.
+		"Energy of each": {
+			glm + ", " + generated: 144_000.0 / 12_000, glm + `, work="prompt_token"`: 144_000.0 / 3000,
+			sgl + ", " + generated: 72_000.0 / 24_000, tgi + ", " + generated: 72_000.0 / 7200, train: 72_000.0 / 1200,
+			trt: 72_000.0 / 1200,
+		},
+		"Per device-second": {
+			glm + ", " + generated: 12_000.0 / 240, glm + `, work="prompt_token"`: 3000.0 / 240,
+			sgl + ", " + generated: 24_000.0 / 120, tgi + ", " + generated: 7200.0 / 120, train: 1200.0 / 120,
+			trt: 1200.0 / 120,
+		},
+	} {
+		var samples []string
+		for labels, value := range want {
+			samples = append(samples, fmt.Sprintf("{labels: '{%s}', value: %g}", labels, value))
+		}
+		fmt.Fprintf(&file, "  - {eval_time: 110m, expr: %q, exp_samples: [%s]}\n",
+			"round(sum by (model, workload_name, work) ("+workColumn(t, column)+"), 0.001)", strings.Join(samples, ", "))
+	}
+	testRules(t, workRules(t), file.String())
+}
+
+// workColumn is the query of a column of the panel.
+func workColumn(t *testing.T, column string) string {
+	return queryOf(t, "dra-workloads", "Energy and device-time for each unit of work",
+		func(_ int, of grafana.Target) bool { return of.Column == column })
+}
+
+// workRules are the records by workload and those of work.
+func workRules(t *testing.T) []rules.Group {
+	needed := workloadRules(t, idleEvery)
+	o := rules.Defaults()
+	o.Idle.Interval = idleEvery
+	for _, g := range groups(t, o) {
+		if g.Name == "dra-exporter-work" {
+			needed = slices.DeleteFunc(needed, func(other rules.Group) bool { return other.Name == g.Name })
+			at := slices.IndexFunc(needed, func(g rules.Group) bool { return g.Scope == rules.Global })
+			needed = slices.Insert(needed, at, g)
+		}
+	}
+	return needed
+}
+
+// TestShowback compares the rules with arithmetic by hand: what claims of one namespace hold for
+// two hours.
+func TestShowback(t *testing.T) {
+	t.Parallel()
+	h100 := func(name string, changed ...string) priced {
+		return priced{name: name, model: "NVIDIA H100 80GB HBM3", parent: strings.Join(changed, "")}
+	}
+	var seven []priced
+	for i := range 7 {
+		slice := h100(fmt.Sprintf("gpu-0-mig-1g10gb-19-%d", i), "gpu-0")
+		slice.share = 1.0 / 7
+		seven = append(seven, slice)
+	}
+	var stories []showback
+	unknown := h100("gpu-0-mig-9", "gpu-0")
+	for name, tc := range map[string]struct {
+		devices               []priced
+		hours, cost, unpriced float64
+	}{
+		"an H100":                 {[]priced{h100("gpu-0")}, 2, 2 * 3, 0},
+		"seven slices of an H100": {seven, 2, 2 * 3, 0},
+		"a slice of an H100":      {seven[:1], 2.0 / 7, 2 * 3.0 / 7, 0},
+		"half of an H100": {
+			[]priced{{name: "p", model: "NVIDIA H100 80GB HBM3", parent: "gpu-0", share: 0.5}},
+			1,
+			3, 0,
+		},
+		"a part of unknown size": {[]priced{unknown}, 2, 0, 2},
+		"a NIC beside a GPU":     {[]priced{h100("gpu-0"), {name: "eth0", model: "ConnectX-7"}}, 4, 6, 2},
+		"H200 before H100":       {[]priced{{name: "g", model: "NVIDIA GH200 480GB"}}, 2, 7.6, 0},
+		"an L40S is no L4":       {[]priced{{name: "g", model: "NVIDIA L40S"}}, 2, 2, 0},
+		"an L4":                  {[]priced{{name: "g", model: "NVIDIA L4"}}, 2, 1.4, 0},
+		"an L40 has no price":    {[]priced{{name: "g", model: "NVIDIA L40"}}, 2, 0, 2},
+		"a Gaudi 3":              {[]priced{{name: "g", model: "gaudi3"}}, 2, 4, 0},
+		"no model":               {[]priced{{name: "g"}}, 2, 0, 2},
+	} {
+		stories = append(stories, showback{name, tc.devices, map[string]float64{
+			"allocated_share_seconds": tc.hours * 3600, "unpriced_share_seconds": tc.unpriced * 3600, "cost": tc.cost,
+		}})
+	}
+	checkShowback(t, rules.Defaults(), stories...)
+	own := rules.Defaults()
+	own.Prices = []rules.Price{{Models: ".*H100.*", PerHour: 10}}
+	checkShowback(t, own, showback{"another price", seven, map[string]float64{"cost": 20}})
+	own.Prices = []rules.Price{{Models: ".*", PerHour: 10}}
+	checkShowback(t, own, showback{
+		"CPUs beside a GPU, which pods' requests have too",
+		[]priced{h100("gpu-0"), {name: "cpudevnuma000", driver: "dra.cpu"}, {name: "mem-0", driver: "dra.memory"}},
+		map[string]float64{"cost": 20, "allocated_share_seconds": 3 * 7200, "unpriced_share_seconds": 2 * 7200},
+	})
+	own.Prices = nil
+	checkShowback(t, own, showback{"no price", seven, map[string]float64{"cost": 0, "unpriced_share_seconds": 7200}})
+}
+
+// priced is a device that one claim holds.
+type priced struct {
+	name, model, parent string
+	driver              string  // default: that of the other stories
+	share               float64 // of its parent; 0: unknown
+}
+
+// showback is what one claim holds for three hours, and the sums over the last two. Each has half.
+type showback struct {
+	name    string
+	devices []priced
+	want    map[string]float64 // by the name of the recording
+}
+
+func checkShowback(t *testing.T, o rules.Options, stories ...showback) {
+	o.Idle.Interval = idleEvery
+	needed := groups(t, o) // the recordings, without those of other things
+	for i := range needed {
+		needed[i].Rules = slices.DeleteFunc(needed[i].Rules, func(r rules.Rule) bool {
+			return !regexp.MustCompile("device:dra_(share|price|model|weight):|_share_seconds:|dra_cost:(rate|increase)").
+				MatchString(r.Record)
+		})
+	}
+	needed = slices.DeleteFunc(needed, func(g rules.Group) bool { return len(g.Rules) == 0 })
+	var file strings.Builder
+	for _, s := range stories {
+		s.write(&file)
+	}
+	testRules(t, needed, file.String())
+}
+
+// write writes the story in the format of promtool test rules.
+func (s *showback) write(file *strings.Builder) {
+	fmt.Fprintf(file, "- name: %q\n  interval: 1m\n  input_series:\n", s.name)
+	for _, d := range s.devices {
+		of := func(labels string) string { return strings.Replace(labels, "gpu.x", cmp.Or(d.driver, "gpu.x"), 1) }
+		labels := of(deviceLabels(d.name))
+		fmt.Fprintf(file, "  - {series: 'dra_device_info{%s, vendor=\"x\", model=%q, parent=%q}', values: '1x180'}\n",
+			labels, d.model, d.parent)
+		fmt.Fprintf(file, "  - {series: 'dra_claim_allocated_share_seconds_total{%s}', values: '0+60x180'}\n",
+			of(claimLabels("a", "c", d.name)))
+		if d.share > 0 {
+			fmt.Fprintf(file, "  - {series: 'dra_device_parent_share_ratio{%s}', values: '%v+0x180'}\n", labels, d.share)
+		}
+	}
+	file.WriteString("  promql_expr_test:\n")
+	for name, sum := range s.want {
+		// Rounded, for the sums of floating-point numbers.
+		fmt.Fprintf(file, "  - eval_time: 3h\n    expr: 'round((sum(sum_over_time(namespace:dra_%s:increase[2h])) or "+
+			"vector(0)) * 1e6) / 1e6'\n    exp_samples: [{labels: '{}', value: %v}]\n", name, math.Round(sum*1e6)/1e6)
+		fmt.Fprintf(file, "  - eval_time: 3h\n    expr: 'round((sum(namespace:dra_%s:increase1h) or vector(0)) * 1e6) / 1e6'"+
+			"\n    exp_samples: [{labels: '{}', value: %v}]\n", name, math.Round(sum/2*1e6)/1e6)
+	}
 }

