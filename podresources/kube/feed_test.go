@@ -161,6 +161,9 @@ func list(t testing.TB, f *feed) (err error) {
 // lost is the end of an answer whose connection is lost.
 const lost = "<lost>"
 
+// expired is a watch that can't be opened from its resource version.
+const expired = "<expired>"
+
 const (
 	initial = `{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"4"}}}`
 	synced  = `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"5",` +
@@ -189,6 +192,7 @@ func TestWatchesThatFail(t *testing.T) {
 		"cut within an event":   {changed[:20], false},
 		"internal error":        {failure(500, "InternalError"), true},
 		"expired":               {failure(410, "Expired"), false}, // it is what happens when the server restarts
+		"expired at once":       {expired, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -197,7 +201,9 @@ func TestWatchesThatFail(t *testing.T) {
 					requests++
 					text, cut := strings.CutSuffix(tc.watch, lost)
 					if query.Get("sendInitialEvents") == "true" {
-						text = initial + synced + text
+						text = initial + synced + strings.Replace(text, expired, changed, 1)
+					} else if text == expired {
+						return nil, apierrors.NewResourceExpired("too old")
 					}
 					if cut {
 						return io.NopCloser(io.MultiReader(strings.NewReader(text), iotest.ErrReader(io.ErrUnexpectedEOF))), nil
