@@ -217,7 +217,8 @@ func (p Panel) total() Panel {
 	return p
 }
 
-// optional marks a panel that may be empty although nothing is wrong: NoData says what is right then.
+// optional marks a panel that may be empty although nothing is wrong: NoData says what is right
+// then.
 func (p Panel) optional() Panel {
 	p.MayBeEmpty = true
 	return p

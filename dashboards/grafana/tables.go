@@ -89,9 +89,9 @@ func (p *Panel) valueColumn(t Target) []dashboard.DynamicConfigValue {
 	return out
 }
 
-// columnOrder returns the place of each column: on a narrow screen only the first ones are seen. The
-// labels that identify a row come first, then others, values, and labels that are mostly the same in
-// all rows.
+// columnOrder returns the place of each column: on a narrow screen only the first ones are seen.
+// The labels that identify a row come first, then others, values, and labels that are mostly the
+// same in all rows.
 func columnOrder(labels, values []string) map[string]int {
 	first := []string{
 		"severity", "alertname", "state", "workload_kind", "workload_name", "namespace", "resourceclaim_name", "pod",

@@ -23,8 +23,8 @@ type recording struct {
 	perInterval bool
 }
 
-// ruleGroup is a group of at most 20 rules, which is what Grafana Mimir accepts by default. Each rule
-// uses the values of those before it from the same evaluation.
+// ruleGroup is a group of at most 20 rules, which is what Grafana Mimir accepts by default. Each
+// rule uses the values of those before it from the same evaluation.
 type ruleGroup struct {
 	name  string
 	scope Scope

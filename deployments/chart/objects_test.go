@@ -123,8 +123,8 @@ func renderText(t *testing.T, text string) []string {
 	return documents
 }
 
-// expectation is what is at a path of the object of a kind, of the one whose name has the suffix, by
-// the values.
+// expectation is what is at a path of the object of a kind, of the one whose name has the suffix,
+// by the values.
 type expectation struct {
 	object, path string
 	want         map[string]string

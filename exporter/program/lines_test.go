@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -75,6 +76,16 @@ func TestLogNeverWaits(t *testing.T) {
 		if want := fmt.Sprintf("msg=dropped lines=%d", dropped); !strings.Contains(g.text(), want) {
 			t.Errorf("the log does not have %q", want)
 		}
+	})
+}
+
+// The program ends although nobody reads its log.
+func TestEndThoughTheLogBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, begun := &gate{open: make(chan struct{})}, time.Now()
+		status := Run(t.Context(), []string{"--bogus"}, nil, io.Discard, g)
+		expect.That(t, status == exitUsage && time.Since(begun) == flushTimeout, "status %d after %v", status, time.Since(begun))
+		close(g.open)
 	})
 }
 

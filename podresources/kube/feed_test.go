@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/url"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -162,6 +161,9 @@ func list(t testing.TB, f *feed) (err error) {
 // lost is the end of an answer whose connection is lost.
 const lost = "<lost>"
 
+// expired is a watch that can't be opened from its resource version.
+const expired = "<expired>"
+
 const (
 	initial = `{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"4"}}}`
 	synced  = `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"5",` +
@@ -190,6 +192,7 @@ func TestWatchesThatFail(t *testing.T) {
 		"cut within an event":   {changed[:20], false},
 		"internal error":        {failure(500, "InternalError"), true},
 		"expired":               {failure(410, "Expired"), false}, // it is what happens when the server restarts
+		"expired at once":       {expired, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -198,7 +201,9 @@ func TestWatchesThatFail(t *testing.T) {
 					requests++
 					text, cut := strings.CutSuffix(tc.watch, lost)
 					if query.Get("sendInitialEvents") == "true" {
-						text = initial + synced + text
+						text = initial + synced + strings.Replace(text, expired, changed, 1)
+					} else if text == expired {
+						return nil, apierrors.NewResourceExpired("too old")
 					}
 					if cut {
 						return io.NopCloser(io.MultiReader(strings.NewReader(text), iotest.ErrReader(io.ErrUnexpectedEOF))), nil
@@ -210,45 +215,6 @@ func TestWatchesThatFail(t *testing.T) {
 				f.run(ctx)
 				expect.That(t, requests >= 4 && requests <= 20 && (failures > 0) == tc.reports,
 					"%d requests and %d failures in a minute", requests, failures)
-			})
-		})
-	}
-}
-
-// An API server that comes back from an outage answers the watch that the resource version has
-// expired. All objects are requested again within a minute, and the known ones stay until then.
-func TestListFollowsAnOutage(t *testing.T) {
-	for name, expired := range map[string]func() (io.ReadCloser, error){
-		"as an event": func() (io.ReadCloser, error) {
-			const event = `{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}`
-			return io.NopCloser(strings.NewReader(event)), nil
-		},
-		"as a status": func() (io.ReadCloser, error) { return nil, apierrors.NewResourceExpired("too old") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const outage = 10 * time.Minute
-				begun, failures := time.Now(), 0
-				var sets []time.Duration
-				f := testFeed(func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
-					back := time.Since(begun) >= outage
-					switch {
-					case time.Since(begun) > 0 && !back:
-						return nil, syscall.ECONNREFUSED
-					case query.Get("sendInitialEvents") == "true":
-						return io.NopCloser(strings.NewReader(initial + synced)), nil
-					default:
-						return expired()
-					}
-				}, &failures)
-				f.fill = func() (func(json.RawMessage), func(time.Time)) {
-					return func(json.RawMessage) {}, func(at time.Time) { sets = append(sets, at.Sub(begun)) }
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), outage+time.Minute)
-				defer cancel()
-				f.run(ctx)
-				expect.That(t, len(sets) >= 2 && sets[0] == 0 && sets[1] >= outage && failures >= 10 && failures <= 100,
-					"complete sets of objects at %v, %d failures", sets, failures)
 			})
 		})
 	}
