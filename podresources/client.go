@@ -39,7 +39,6 @@ var (
 	ErrTooLarge      = driver.WithReason(driver.ReasonTooLarge, errors.New("answer too large"))
 	ErrUnavailable   = driver.WithReason(driver.ReasonUnavailable, errors.New("kubelet unavailable"))
 	ErrDeadline      = driver.WithReason(driver.ReasonTimeout, errors.New("no answer in time"))
-	ErrCanceled      = driver.WithReason(driver.ReasonCanceled, errors.New("call canceled"))
 	ErrUnimplemented = driver.WithReason(driver.ReasonUnimplemented, errors.New("not served by this kubelet"))
 	ErrMalformed     = driver.WithReason(driver.ReasonMalformed, errors.New("malformed answer"))
 )
@@ -136,8 +135,7 @@ func (c *Client) List(ctx context.Context) (*v1.ListPodResourcesResponse, error)
 func classify(err error) error {
 	s := status.Convert(err)
 	class := map[codes.Code]error{
-		codes.Unavailable: ErrUnavailable, codes.DeadlineExceeded: ErrDeadline, codes.Canceled: ErrCanceled,
-		codes.Unimplemented: ErrUnimplemented,
+		codes.Unavailable: ErrUnavailable, codes.DeadlineExceeded: ErrDeadline, codes.Unimplemented: ErrUnimplemented,
 	}[s.Code()]
 	switch exhausted := s.Code() == codes.ResourceExhausted; {
 	case exhausted && strings.Contains(s.Message(), "rate limit"):

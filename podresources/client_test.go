@@ -103,15 +103,6 @@ func TestClientErrors(t *testing.T) {
 	}
 }
 
-func TestClientCanceled(t *testing.T) {
-	_, c := dial(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := c.List(ctx)
-	expect.That(t, driver.ReasonOf(err) == "canceled", "reason of %v is %q", err, driver.ReasonOf(err))
-	expect.That(t, driver.ReasonOf(nil) == "", "no error has a reason")
-}
-
 // TestClientTakesLargeAnswers: 100 pods with 2 containers on one shared claim of 32 devices make 7
 // MB, over gRPC's default.
 func TestClientTakesLargeAnswers(t *testing.T) {

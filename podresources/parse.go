@@ -72,9 +72,9 @@ func (b Bounds) Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver
 
 // ListedPods returns the pods of an answer, including those without devices.
 func ListedPods(answer *v1.ListPodResourcesResponse) map[Pod]struct{} {
-	pods := make(map[Pod]struct{}, min(len(answer.GetPodResources()), MaxPods))
+	pods := make(map[Pod]struct{}, len(answer.GetPodResources()))
 	for _, pod := range answer.GetPodResources() {
-		if pod != nil && len(pods) < MaxPods {
+		if pod != nil {
 			pods[Pod{Namespace: pod.Namespace, Name: pod.Name}] = struct{}{}
 		}
 	}
@@ -168,7 +168,12 @@ func (p *parser) claim(holder Holder, entry *v1.DynamicResource) {
 			p.classic(holder, claim, row)
 			continue
 		}
-		if reason := checkRow(row); reason != "" {
+		if reason := cmp.Or(
+			checkName(row.GetDriverName(), maxDriverName, driver.ReasonMissingDriver),
+			checkName(row.GetPoolName(), maxName, driver.ReasonMissingPool),
+			checkName(row.GetDeviceName(), maxName, driver.ReasonMissingDevice),
+			checkName(row.GetShareId(), maxName, ""),
+		); reason != "" {
 			p.reject(reason)
 			continue
 		}
@@ -265,21 +270,6 @@ func (p *parser) classic(holder Holder, claim Claim, row *v1.ClaimResource) {
 		}
 		p.row(holder, rowKey{claim: claim, device: driver.ID{Driver: vendor, Device: name}}, []*v1.CDIDevice{cdi})
 	}
-}
-
-// checkRow returns the reason why a device is rejected, or "".
-func checkRow(row *v1.ClaimResource) driver.Reason {
-	if reason := cmp.Or(
-		checkName(row.GetDriverName(), maxDriverName, driver.ReasonMissingDriver),
-		checkName(row.GetPoolName(), maxName, driver.ReasonMissingPool),
-		checkName(row.GetDeviceName(), maxName, driver.ReasonMissingDevice),
-	); reason != "" {
-		return reason
-	}
-	if row.GetShareId() == "" {
-		return ""
-	}
-	return checkName(row.GetShareId(), maxName, "")
 }
 
 // checkName returns the reason why a name is rejected, or "".

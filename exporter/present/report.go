@@ -1,6 +1,7 @@
 package present
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"iter"
@@ -375,4 +376,97 @@ func texts[S fmt.Stringer](all []S) []string {
 		out = append(out, s.String())
 	}
 	return out
+}
+
+// IncidentsReport is what /api/v1/incidents serves: open incidents first, then the others, the
+// newest first.
+type IncidentsReport struct {
+	Node      string               `json:"node"`
+	Incidents []*recorder.Incident `json:"incidents"`
+	// Next is the parameter before of the request for the next incidents; omitted: there are none.
+	Next string `json:"next,omitempty"`
+}
+
+// HistoryReport is what /api/v1/history serves: the values of the last ten minutes of a device, or
+// of a claim's or pod's parts of devices, and the holders.
+type HistoryReport struct {
+	Node string `json:"node"`
+	recorder.History
+}
+
+// Write writes the report as JSON, one series at a time.
+func (r HistoryReport) Write(w io.Writer) error {
+	o := &object{w: w}
+	o.field("node", r.Node)
+	o.field("holders", r.Holders)
+	o.field("times", r.Times)
+	list(o, "series", len(r.Series), func(i int) *recorder.ChartSeries { return &r.Series[i] })
+	if r.Next > 0 {
+		o.field("next", r.Next)
+	}
+	return o.end()
+}
+
+// ReceiptsReport is what /api/v1/receipts serves, the newest receipt first.
+type ReceiptsReport struct {
+	Node     string              `json:"node"`
+	Receipts []*recorder.Receipt `json:"receipts"`
+	// Next is the parameter before of the request for older receipts; omitted: there are none.
+	Next string `json:"next,omitempty"`
+}
+
+// object writes a JSON object field by field, and its lists element by element: encoding/json would
+// keep the whole text in memory.
+type object struct {
+	w     io.Writer
+	begun bool
+	err   error
+}
+
+// field writes a field.
+func (o *object) field(name string, value any) {
+	o.name(name)
+	o.value(value)
+}
+
+// name begins a field. The name must need no escaping.
+func (o *object) name(name string) {
+	if o.begun {
+		o.text(",")
+	} else {
+		o.text("{")
+	}
+	o.begun = true
+	o.text(`"` + name + `":`)
+}
+
+func (o *object) text(s string) {
+	if o.err == nil {
+		_, o.err = io.WriteString(o.w, s)
+	}
+}
+
+func (o *object) value(v any) {
+	if o.err == nil {
+		o.err = json.NewEncoder(o.w).Encode(v)
+	}
+}
+
+// list writes a field that is a list of n elements.
+func list[T any](o *object, name string, n int, element func(int) T) {
+	o.name(name)
+	o.text("[")
+	for i := range n {
+		if i > 0 {
+			o.text(",")
+		}
+		o.value(element(i))
+	}
+	o.text("]")
+}
+
+// end ends the object, and returns the first error of all calls.
+func (o *object) end() error {
+	o.text("}\n")
+	return o.err
 }

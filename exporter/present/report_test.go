@@ -12,10 +12,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
 // The served report is complete, although it is written piece by piece, with and without lists.
@@ -59,3 +64,69 @@ func TestReportIsWhole(t *testing.T) {
 		}
 	}
 }
+
+// The sentences about a claim's progress have all that the verdict stands on, and the presenter's
+// durations and times.
+func TestProgressOf(t *testing.T) {
+	since := time.Date(2026, 11, 28, 6, 14, 41, 0, time.FixedZone("there", 3600))
+	for _, tt := range []struct {
+		name    string
+		verdict stall.Verdict
+		want    string
+	}{
+		{
+			name: "stalled",
+			verdict: stall.Verdict{
+				Stalled: []stall.Signal{stall.Tensor, stall.Memory}, For: 506 * time.Second,
+				Host: []stall.HostSignal{stall.CPU}, Since: since, Before: "not stalled", Ranks: 3, Still: 1,
+				Peers: []stall.Peer{{Claim: "team/rank-1", Device: driver.ID{Device: "gpu-1"}, Does: "idle"}},
+			},
+			want: "For 8 min, none of these has shown progress: tensor, memory traffic. The pods show no work on the host by " +
+				"cpu. Of 3 ranks on this node, 0 work and 1 do nothing: team/rank-1 on gpu-1 is idle. " +
+				"Since 2026-11-28 05:14:41 UTC; before: not stalled.",
+		},
+		{
+			name: "works", verdict: stall.Verdict{Progress: []stall.Signal{stall.Tensor}},
+			want: "Progress: tensor.",
+		},
+		{
+			name: "unknown",
+			verdict: stall.Verdict{
+				Unknown: stall.NoEngines, Missing: []stall.Signal{stall.Tensor}, HostShows: []stall.HostSignal{stall.CPU},
+			},
+			want: "Unknown: " + stall.NoEngines.Meaning() + ". Not measured: tensor. The pods' cpu show work on the host.",
+		},
+	} {
+		if got := progressOf(&tt.verdict); got != tt.want {
+			t.Errorf("%s:\n%s\nwant\n%s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// Each reason for which telemetry is absent has its own sentence.
+func TestMissing(t *testing.T) {
+	seen := map[string]join.MissingReason{}
+	for _, missing := range join.MissingReasons() {
+		text, _ := Missing("gpu.example.com", missing)
+		before, twice := seen[text]
+		expect.That(t, !twice && text != string(missing), "%s: %q, as %s", missing, text, before)
+		seen[text] = missing
+	}
+}
+
+// For the claims that an incident hit, a summary names those that were possibly hit, unless it
+// certainly hit another pod of the claim.
+func TestSummaryOfIncident(t *testing.T) {
+	i := &recorder.Incident{Holders: []recorder.Holder{
+		{Namespace: "n", Claim: "shared", Pod: "a", Hit: true},
+		{Namespace: "n", Claim: "shared", Pod: "b", Hit: true, Possible: true},
+		{Namespace: "n", Claim: "later", Pod: "c", Hit: true, Possible: true},
+		{Namespace: "n", Claim: "other", Pod: "d"},
+	}}
+	got := summaryOf(i)
+	want := IncidentSummary{Hit: []string{"n/later", "n/shared"}, Possible: []string{"n/later"}}
+	diff := cmp.Diff(want, got)
+	expect.That(t, diff == "" && got.Possibly("n/later") && !got.Possibly("n/shared"), "(-want +got):\n%s", diff)
+}
+
+func TestMain(m *testing.M) { testmain.Main(m) }

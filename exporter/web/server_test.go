@@ -10,15 +10,20 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
@@ -27,6 +32,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
 // hostile is a name that would end an attribute, a line or a string if it were not escaped.
@@ -237,3 +243,89 @@ func TestScrapes(t *testing.T) {
 		t.Error("the next scrape went unnoticed")
 	}
 }
+
+// A scrape is answered in the format and with the families that it asks for.
+func TestScrape(t *testing.T) {
+	server := serving(t, snapshotWithHostileNames(), nil)
+	for _, tc := range []struct{ accept, query, format, want, not string }{
+		{"", "", "text/plain; version=0.0.4; charset=utf-8", "# TYPE dra_claim_active_seconds_total counter\n", "# EOF"},
+		{"text/html", "", "text/plain; version=0.0.4; charset=utf-8", "dra_exporter_", "# EOF"},
+		{
+			"application/openmetrics-text; version=1.0.0", "", "application/openmetrics-text; version=1.0.0; charset=utf-8",
+			"# EOF\n", "_created",
+		},
+		{
+			"application/openmetrics-text; version=0.0.1; escaping=dots", "?name[]=dra_claim_power_watts",
+			"application/openmetrics-text; version=0.0.1; charset=utf-8; escaping=dots", "# EOF\n", "dra_device_",
+		},
+		{
+			"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited", "",
+			"application/vnd.google.protobuf", "dra_claim_power_watts", "# TYPE",
+		},
+		{
+			"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=text", "", "text/plain",
+			"dra_claim_power_watts", "metric {",
+		},
+		{"", "?name[]=dra_claim_power_watts&name[]=dra_exporter_info", "text/plain", "dra_claim_power_watts{", "dra_device_"},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/metrics"+tc.query, http.NoBody)
+		must.Do(t, err)
+		request.Header.Set("Accept", tc.accept)
+		response, err := http.DefaultClient.Do(request)
+		must.Do(t, err)
+		body, err := io.ReadAll(response.Body)
+		must.Do(t, err)
+		response.Body.Close()
+		if got := response.Header.Get("Content-Type"); !strings.HasPrefix(got, tc.format) ||
+			response.StatusCode != http.StatusOK || len(response.Header.Values("Vary")) != 2 {
+			t.Errorf("%q%s: %s, Content-Type %s", tc.accept, tc.query, response.Status, got)
+		}
+		expect.That(t, strings.Contains(string(body), tc.want) && !strings.Contains(string(body), tc.not),
+			"%q%s: want %q and no %q in %.300s", tc.accept, tc.query, tc.want, tc.not, body)
+	}
+}
+
+// A second after the last request, an old snapshot is no longer referenced. A snapshot is as large
+// as everything that a tick allocates.
+func TestOldSnapshotsAreNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := exportertest.NewNode(t)
+		exportertest.Play(h)
+		latest := h.Last
+		h.Last = nil
+		get := func() *exposition.Snapshot { return latest }
+		handler := NewHandler(Config{
+			Metrics: exposition.New(prometheus.NewRegistry(), get, exposition.Config{}), Latest: get, Node: "node1",
+			MetricsPath: "/metrics", Scrapes: &Scrapes{}, QuietAfter: time.Minute, Log: slog.New(slog.DiscardHandler),
+		})
+		for _, path := range []string{
+			"/metrics", "/", "/page/rows", "/page/detail?device=gpu-4", "/api/v1/snapshot", "/api/v1/fit", "/api/v1/summary",
+		} {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1"+path, http.NoBody))
+			must.That(t, w.Code == http.StatusOK, "%s: status %d", path, w.Code)
+		}
+		old := weak.Make(latest)
+		latest = nil
+		time.Sleep(freshFor + 1)
+		synctest.Wait()
+		runtime.GC()
+		expect.That(t, old.Value() == nil, "the snapshot is kept")
+		runtime.KeepAlive(handler)
+	})
+}
+
+// A history, which is written piece by piece, has all fields of its type.
+func TestWrittenHistoryIsWhole(t *testing.T) {
+	_, read, err := receiptNode(t).history(url.Values{"device": {"gpu-0"}})
+	must.Do(t, err)
+	report := read().(present.HistoryReport)
+	var written bytes.Buffer
+	must.Do(t, report.Write(&written))
+	whole := must.Get(json.Marshal(report))(t)
+	var got, want any
+	must.Do(t, errors.Join(json.Unmarshal(written.Bytes(), &got), json.Unmarshal(whole, &want)))
+	expect.Equal(t, "", want, got)
+}
+
+func TestMain(m *testing.M) { testmain.Main(m) }
