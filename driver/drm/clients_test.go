@@ -32,21 +32,6 @@ func memory(device float64, processes ...int) figure {
 	return f
 }
 
-// Clients of two devices may have the same ID.
-func TestTwoDevices(t *testing.T) {
-	m := newMachine(t)
-	m.pod(amd+" "+intel, 10)
-	m.busy(10, 3, 1, 0)
-	m.open(10, 4, "/dev/dri/renderD129", saysIntel(1, 0, 100))
-	m.sample()
-	m.later(time.Second)
-	m.busy(10, 3, 1, time.Second/10)
-	m.open(10, 4, "/dev/dri/renderD129", saysIntel(1, 80, 200))
-	got := m.sample()
-	a, i := got[amd].Processes[10]["utilization"], got[intel].Processes[10]["utilization"]
-	expect.That(t, a == 0.1 && i == 0.2, "%v and %v of its time", a, i)
-}
-
 // A file of a process that is another client's by now is that client's, from nothing on.
 func TestNumberIsReused(t *testing.T) {
 	m := newMachine(t)

@@ -3,7 +3,6 @@ package nvme
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -108,22 +107,12 @@ func (s *Source) setNamespaces(c *controller, entries []string) {
 	}
 }
 
-// temperatures returns the sensors of a controller, given its folder. They are below the controller
-// or, in kernels before 5.11, below the PCI device.
-func temperatures(folder string) ([]sysfs.Sensor, error) {
-	sensors, err := sysfs.ClassTemperatures(folder)
-	if err == nil && len(sensors) == 0 {
-		return sysfs.Temperatures(filepath.Join(folder, "device"))
-	}
-	return sensors, err
-}
-
 // measureRest reads the temperatures; the size of the namespaces, in sectors of 512 bytes for any
 // block size (Documentation/ABI/stable/sysfs-block: size); their allocated blocks (nuse in
 // drivers/nvme/host/sysfs.c, since Linux 6.8); and the state (nvme_sysfs_show_state): live is
 // healthy, dead is unhealthy, and other states, such as resetting, are unknown.
 func (c *controller) measureRest(a *sysfs.Attributes) {
-	a.Sensors(driver.Temperature, temperatures, c.folder, sysfs.AsLabeled)
+	a.Sensors(driver.Temperature, sysfs.ClassTemperatures, c.folder, sysfs.AsLabeled)
 	if size, ok := c.sum(a, "size", func(string) (float64, bool) { return sector, true }); ok {
 		a.Add(driver.Capacity, size, "storage")
 	}

@@ -2,16 +2,21 @@ package sysfs_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
@@ -231,5 +236,81 @@ func TestSensors(t *testing.T) {
 	var r sysfs.Reader
 	if celsius, err := broken[0].Read(&r); driver.ReasonOf(err) != driver.ReasonMalformed {
 		t.Errorf("what is no number: %v, %v", celsius, err)
+	}
+}
+
+func TestAER(t *testing.T) {
+	const correctable = "RxErr 4\nBadTLP 1\nTOTAL_ERR_COR 5\n"
+	for name, tc := range map[string]struct {
+		correctable, nonfatal, fatal string
+		want                         [2]float64
+		ok                           bool
+	}{
+		"counted":  {correctable, "Undefined 0\nTOTAL_ERR_NONFATAL 2\n", "TOTAL_ERR_FATAL 1\n", [2]float64{5, 3}, true},
+		"no total": {"RxErr 4\n", "TOTAL_ERR_NONFATAL 2\n", "TOTAL_ERR_FATAL 1\n", [2]float64{}, false},
+		"no number": {
+			"TOTAL_ERR_COR x\n", "TOTAL_ERR_NONFATAL 2\n", "TOTAL_ERR_FATAL 1\n", [2]float64{driver.Malformed(), 3}, true,
+		},
+		"not counted": {"", "", "", [2]float64{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for file, content := range map[string]string{
+				"aer_dev_correctable": tc.correctable, "aer_dev_nonfatal": tc.nonfatal, "aer_dev_fatal": tc.fatal,
+			} {
+				if content == "" {
+					continue
+				}
+				must.Do(t, os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600))
+			}
+			corrected, uncorrected, ok := sysfs.AER(dir)
+			expect.That(t, ok == tc.ok && (!ok || cmp.Equal([2]float64{corrected, uncorrected}, tc.want, cmpopts.EquateNaNs())),
+				"%v, %v, %v; want %v, %v", corrected, uncorrected, ok, tc.want, tc.ok)
+		})
+	}
+}
+
+func TestMeter(t *testing.T) {
+	start := time.Unix(1_800_000_000, 0)
+	var m sysfs.Meter
+	for i, step := range []struct {
+		raw   uint64
+		after time.Duration
+		want  float64
+		known bool
+	}{
+		{1000, 0, 0, false},
+		{1500, time.Second, 500, true},
+		{1600, time.Second + 50*time.Millisecond, 500, true}, // too short a window
+		{2500, 2 * time.Second, 1000, true},
+		{10, 3 * time.Second, 0, false}, // the counter began again
+		{20, 4 * time.Second, 10, true},
+		{30, 3 * time.Second, 0, false}, // the clock was set back
+		{40, 4 * time.Second, 10, true},
+	} {
+		m.Advance(step.raw, start.Add(step.after))
+		if got, at, ok := m.Rate(); got != step.want || ok != step.known || ok && at.After(start.Add(step.after)) {
+			t.Errorf("step %d: %v at %v, %v; want %v, %v", i, got, at, ok, step.want, step.known)
+		}
+	}
+	m.Stop()
+	m.Advance(50, start.Add(5*time.Second))
+	if _, _, ok := m.Rate(); ok {
+		t.Error("a meter that was stopped goes on")
+	}
+}
+
+func TestDue(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	read := map[string]time.Time{
+		"just now": now, "late": now.Add(-time.Minute), "later": now.Add(-time.Hour), "of the future": now.Add(time.Hour),
+	}
+	names := append(slices.Sorted(maps.Keys(read)), "never")
+	at := func(name string) time.Time { return read[name] }
+	for most, want := range map[int]map[string]bool{
+		2: {"never": true, "later": true},
+		9: {"never": true, "later": true, "late": true, "of the future": true},
+	} {
+		expect.Equal(t, fmt.Sprintf("at most %d", most), want, sysfs.Due(names, at, now, time.Minute, most))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -348,3 +349,5 @@ func FuzzUnmarshalBinary(f *testing.F) {
 		}
 	})
 }
+
+func TestMain(m *testing.M) { exportertest.Main(m) }

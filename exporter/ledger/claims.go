@@ -22,8 +22,8 @@ type closing struct {
 }
 
 // close closes the accounts of claims that have ended on all of their devices, and returns them
-// sorted by claim and device. written: the state is persistent.
-func (c *closing) close(claims *accountBook, written bool, now time.Time) []book.Closed {
+// sorted by claim and device.
+func (c *closing) close(claims *accountBook, now time.Time) []book.Closed {
 	ready := func(a *account) bool { return !a.ended.IsZero() && now.Sub(a.ended) >= closeAfter }
 	due := len(c.dropped) > 0
 	for a := range claims.all() {
@@ -42,9 +42,6 @@ func (c *closing) close(claims *accountBook, written bool, now time.Time) []book
 	for a := range claims.all() {
 		if a.toClose() && !open[a.claim()] {
 			out = append(out, a.close())
-			if !written { // a persistent state needs them until it has recorded the close
-				a.ofClaim.users = nil
-			}
 		}
 	}
 	c.dropped = slices.DeleteFunc(c.dropped, func(d book.Closed) bool {

@@ -140,7 +140,7 @@ func (l *Ledger) release(now time.Time) {
 func (l *Ledger) snapshot(r *join.Result, now time.Time) *book.Snapshot {
 	s := &book.Snapshot{
 		Time: now, Catalogue: l.config.Catalogue, Corrections: l.corrections, Sources: r.Sources, Timeline: l.timeline,
-		Forgotten: l.lost, Closed: l.closing.close(&l.claims, l.saver.On(), now), Lives: l.lives.snapshot(),
+		Forgotten: l.lost, Closed: l.closing.close(&l.claims, now), Lives: l.lives.snapshot(),
 	}
 	for _, d := range l.present {
 		s.Rejected = append(s.Rejected, d.rejected...)

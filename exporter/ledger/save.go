@@ -238,9 +238,6 @@ func (w *saver) accountAndSums(l *lineage, i int, of *accountBook) {
 func (w *saver) account(l *lineage, i int, of *accountBook) {
 	a := l.accounts[i]
 	over := a.ofClaim.closed && w.turn-a.written.closedAt >= closingTurns
-	if over {
-		a.ofClaim.users = nil
-	}
 	v := a.known()
 	r := &w.records.account
 	*r = saved.Account{

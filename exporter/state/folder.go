@@ -105,6 +105,9 @@ func (f *folder) remove(number uint64) error { return os.Remove(f.name(number)) 
 
 // removeBetween removes the segments whose numbers are between two others.
 func (f *folder) removeBetween(after, before uint64) error {
+	if after+1 >= before {
+		return nil
+	}
 	numbers, err := f.numbers()
 	for _, number := range numbers {
 		if after < number && number < before {
@@ -166,9 +169,11 @@ func (f *folder) numbers() ([]uint64, error) {
 	}
 	var out []uint64
 	for _, e := range entries {
-		digits, found := strings.CutSuffix(strings.TrimPrefix(e.Name(), prefix), suffix)
+		name, begins := strings.CutPrefix(e.Name(), prefix)
+		digits, ends := strings.CutSuffix(name, suffix)
 		number, err := strconv.ParseUint(digits, 10, 64)
-		if found && err == nil && e.Type().IsRegular() && f.name(number) == filepath.Join(f.path, e.Name()) {
+		canonical := len(digits) == 8 || len(digits) > 8 && digits[0] != '0'
+		if begins && ends && err == nil && e.Type().IsRegular() && canonical {
 			out = append(out, number)
 		}
 	}

@@ -291,7 +291,7 @@ func TestForeignName(t *testing.T) {
 	w := newWorld(t)
 	w.run(2, true)
 	b, name := w.newest()
-	for _, foreign := range []string{"state-000000166.log", "state-7.log", "state-+0000009.log"} {
+	for _, foreign := range []string{"state-000000166.log", "state-7.log", "state-+0000009.log", "00000009.log"} {
 		w.rewrite(filepath.Join(filepath.Dir(name), foreign), b[:len(b)/2])
 	}
 	for want := range int64(3) {

@@ -85,9 +85,6 @@ type Writer struct {
 	scratch bytes.Buffer
 }
 
-// On reports whether anything was written.
-func (w *Writer) On() bool { return w.mode != nil }
-
 // Whole reports whether this turn writes all records, not only those that have changed.
 func (w *Writer) Whole() bool { return w.whole }
 
