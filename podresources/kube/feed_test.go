@@ -137,9 +137,9 @@ func testFeed(get answers, failures *int) *feed {
 }
 
 // list lists by a feed of a server without streams, and returns the error.
-func list(t testing.TB, f *feed) (err error) {
-	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
+func list(tb testing.TB, f *feed) (err error) {
+	tb.Helper()
+	ctx, stop := context.WithCancel(tb.Context())
 	get := f.get
 	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
 		switch {
