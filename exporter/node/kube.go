@@ -94,7 +94,7 @@ func inBackground(ctx context.Context, run func(context.Context)) (stop func()) 
 
 // report reports the number of pods whose devices are unknown, and contradictions between the
 // kubelet and the API server.
-func (n *Node) report(held *holders.Holdings, now time.Time) {
+func (n *Node) report(held *holders.Holdings) {
 	n.metrics.UnresolvedPods(counts(holders.UnresolvedReasons(), held.Unresolved))
 	kinds := map[string]int{}
 	for _, c := range held.Conflicts {
@@ -102,11 +102,6 @@ func (n *Node) report(held *holders.Holdings, now time.Time) {
 	}
 	n.metrics.Conflicts(counts(holders.ConflictKinds(), kinds))
 	n.metrics.Contradicted(held.Conflicts)
-	for _, c := range n.conflicts.News(held.Conflicts, now) {
-		n.log.Warn("kubelet and API server disagree about who holds a device", "kind", c.Kind,
-			"namespace", c.Claim.Namespace, "claim", c.Claim.Name, "pod", c.Pod.Name, "uid", c.UID, "kubelet_device", c.Device,
-			"allocated_device", c.Allocated)
-	}
 }
 
 // withPending marks allocations of claims that the API server is about to describe, or that an
