@@ -388,28 +388,3 @@ func TestNothingIsLost(t *testing.T) {
 		})
 	})
 }
-
-// Invariant 6, to the joule: however late the reading comes that covers a holder's last time, the
-// holder shows it for the whole retention.
-func TestLateChargeIsShownForTheRetention(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		last := map[string]float64{}
-		rose := map[string]time.Time{}
-		exportertest.Replay(t, func(w *exportertest.World, r join.Result, s *exposition.Snapshot) {
-			now := map[string]float64{}
-			for key, v := range exportertest.Scrape(t, s)["dra_claim_energy_joules_total"] {
-				now[key] = v
-				if v > last[key] {
-					rose[key] = s.Time
-				}
-			}
-			for key := range last {
-				if _, ok := now[key]; !ok && s.Time.Sub(rose[key]) < exportertest.Retention && !rose[key].IsZero() {
-					t.Fatalf("%s rose %v ago and is gone", key, s.Time.Sub(rose[key]))
-				}
-			}
-			last = now
-		})
-	})
-}

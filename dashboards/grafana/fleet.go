@@ -9,8 +9,6 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/common"
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 	"github.com/grafana/grafana-foundation-sdk/go/xychart"
-
-	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
 // fleet is the overview of the cluster.
@@ -24,38 +22,17 @@ func fleet() Board {
 			{"What to act on", []Panel{firingAlerts(), idleClaims()}},
 			{problemRow, []Panel{sickDevices(), incidentsTable()}},
 			{stuckRow, stuckClaims()},
-			{"Waste and use", fleetUse()},
-			{failingRow, failing()},
-		}, folded: []string{problemRow, stuckRow, "Waste and use", failingRow},
+			{oversizedRow, []Panel{oversizedClaims()}},
+		}, folded: []string{problemRow, stuckRow, oversizedRow},
 	}
 }
 
 // The rows whose panels are empty in most clusters.
 const (
-	problemRow = "Devices with problems, and incidents"
-	stuckRow   = "Claims that stall or wait for their driver"
-	failingRow = "Hardware that fails more often"
+	problemRow   = "Devices with problems, and incidents"
+	stuckRow     = "Claims that stall or wait for their driver"
+	oversizedRow = "Claims that need less than they hold"
 )
-
-// failing are the nodes and devices that fail more often than their cluster.
-func failing() []Panel {
-	failures := func(title, of, record, failed, by string) Panel {
-		last := `max by (` + by + `) (last_over_time(` + record + `{` + of + `}[2h]))`
-		shown := fmt.Sprintf(` and on (`+by+`) topk(%d, %s)`, shownAlerts, last)
-		return ranked("At least × the cluster", shownAlerts, title, "At least how many times as often it failed as its "+
-			"cluster within a week (at three standard deviations). A failure is an hour in which a device was lost or "+
-			"unhealthy, or had a hardware error; one or two such hours are too few to be listed.",
-			"no node or device stands out", 12, 7,
-			columnOf("At least × the cluster", "none", fmt.Sprintf(`topk(%d, %s)`, shownAlerts, last)),
-			columnOf("Hours with a failure", "none", `max by (`+by+`) (sum_over_time(`+failed+`{`+of+`}[7d]))`+shown)).optional()
-	}
-	return []Panel{
-		failures("Nodes that fail more often", `cluster=~"$cluster", node=~"$node"`, rules.FailingNodes,
-			"node:dra_failed:info1h", "<node>"),
-		failures("Devices that fail more often", `<of devices>`, rules.FailingDevices, "device:dra_failed:info1h",
-			"<device>"),
-	}
-}
 
 // counted is the number of devices in a state, 0 if there are devices but none in that state.
 func counted(state string) string {
@@ -72,7 +49,7 @@ const claimedDevices = `max by (cluster, driver, vendor, model) (cluster:dra_cla
 
 // utilization is the mean of the claimed devices that report it.
 const utilization = `sum(max by (cluster, driver) (cluster:dra_utilization:sum{cluster=~"$cluster", ` +
-	`driver=~"$driver"})) / sum(max by (cluster, driver, at_most) ` +
+	`driver=~"$driver"})) / sum(max by (cluster, driver) ` +
 	`(cluster:dra_utilization:count{cluster=~"$cluster", driver=~"$driver"}))`
 
 func number(title, description, expr string, steps ...step) Panel {
@@ -149,21 +126,6 @@ func freeByModel() Panel {
 		Targets: []Target{{
 			Expr: `sum by (driver, model) (` + devicesOf(`, state="free"`) + `)`, Legend: "{{model}} {{driver}}",
 		}},
-	}
-}
-
-func fleetUse() []Panel {
-	return []Panel{
-		oversizedClaims(),
-		{
-			Title: "Distribution of utilization", Description: "Number of claimed devices by utilization. Two bands, one " +
-				"at the top and one at the bottom, mean that some claimed devices are wasted.", Kind: Heatmap, Unit: "none",
-			axis: "percentunit", NoData: "no device reports utilization", Width: 12, Height: 8,
-			Targets: []Target{{
-				Expr: `sum by (at_most) (max by (cluster, driver, at_most) ` +
-					`(cluster:dra_utilization:count{cluster=~"$cluster", driver=~"$driver"}))`, Legend: "{{at_most}}",
-			}},
-		},
 	}
 }
 

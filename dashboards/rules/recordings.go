@@ -72,7 +72,6 @@ func recordings() []ruleGroup {
 		{"dra-exporter-workloads-global", Global, "<long interval>", rulesOf(workloads())},
 		{"dra-exporter-members-global", Global, "<long interval>", rulesOf(stragglers())},
 		{"dra-exporter-hours-global", Global, Hourly, rulesOf(hours())},
-		{"dra-exporter-failures-global", Global, Hourly, rulesOf(failures())},
 	}
 }
 
@@ -330,12 +329,11 @@ func sumsOfNodes() []recording {
 	return []recording{
 		{name: "node:dra_devices:count", expr: `
 			count by (<node>, driver) (device:dra_model:info)`},
-		// The claimed devices by utilization, in steps of 0.1; 0 are those that do nothing. Those of the
-		// cluster are left out: the sum below has each of them by itself.
 		{name: "node:dra_utilization:count", expr: `
-			count_values by (cluster, node, driver) ("at_most", ceil(10 * (` + held + `
-			  unless on (<device>) device:dra_model:info{cluster_device!=""}
-			)) / 10)`},
+			count by (cluster, node, driver, cluster_device) (
+			  (` + held + `
+			  )` + named + `
+			)`},
 		{name: "node:dra_utilization:sum", expr: `
 			sum by (cluster, node, driver, cluster_device) (
 			  (` + held + `
@@ -476,15 +474,7 @@ func sums() []recording {
 			count by (cluster, driver, vendor, model) (
 			  ` + offeredOnce("\n\t\t\t    max by (<device>) (device:dra_held:max)") + `
 			)`},
-		{name: "cluster:dra_utilization:count", expr: `
-			sum by (cluster, driver, at_most) (
-			  max by (cluster, node, driver, at_most) (node:dra_utilization:count)
-			  or
-			  count_values by (cluster, driver) (
-			    "at_most",
-			    ceil(10 * max by (cluster, driver, cluster_device) (node:dra_utilization:sum{cluster_device!=""})) / 10
-			  )
-			)`},
+		{name: "cluster:dra_utilization:count", expr: sum("utilization:count")},
 		{name: "cluster:dra_utilization:sum", expr: sum("utilization:sum")},
 		{name: "cluster:dra_power_watts:sum", expr: sum("power_watts:sum")},
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -75,6 +76,17 @@ func TestLogNeverWaits(t *testing.T) {
 		if want := fmt.Sprintf("msg=dropped lines=%d", dropped); !strings.Contains(g.text(), want) {
 			t.Errorf("the log does not have %q", want)
 		}
+	})
+}
+
+// The program ends although nobody reads its log.
+func TestEndThoughTheLogBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, begun := &gate{open: make(chan struct{})}, time.Now()
+		status := Run(t.Context(), []string{"--bogus"}, nil, io.Discard, g)
+		expect.Is(t, status, exitUsage, "exit status")
+		expect.Is(t, time.Since(begun), flushTimeout, "the end took")
+		close(g.open)
 	})
 }
 
@@ -209,7 +221,8 @@ func TestTopIsPlain(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	Run(t.Context(), []string{"top", "--url=" + url, "--output=json"}, nil, &stdout, &stderr)
 	var all []struct{ Snapshot present.Page }
-	if err := json.Unmarshal(stdout.Bytes(), &all); err != nil || len(all) == 0 || all[0].Snapshot.Devices[0].Model != name {
+	if err := json.Unmarshal(stdout.Bytes(), &all); err != nil || len(all) == 0 ||
+		all[0].Snapshot.Devices[0].Model != name {
 		t.Errorf("JSON has the nodes %+v, %v", all, err)
 	}
 	if i := strings.IndexFunc(stdout.String(), func(r rune) bool { return r != '\n' && commands(r) }); i >= 0 {
@@ -233,7 +246,8 @@ func TestErrorsOfTopArePlain(t *testing.T) {
 		stdout.Reset()
 		stderr.Reset()
 		status := Run(t.Context(), []string{"top", "--once", "--url=" + url}, nil, &stdout, &stderr)
-		expect.That(t, status == exitFailure && strings.Contains(stderr.String(), url), "exit status %d for %q: %s", status, answer, &stderr)
+		expect.That(t, status == exitFailure && strings.Contains(stderr.String(), url),
+			"exit status %d for %q: %s", status, answer, &stderr)
 		for _, out := range []string{stdout.String(), stderr.String()} {
 			i := strings.IndexFunc(out, unicode.IsControl)
 			expect.That(t, i < 0 || i == len(out)-1, "for %q: %q", answer, out)

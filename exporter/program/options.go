@@ -298,7 +298,9 @@ func (o *options) validate() error {
 			}
 		}
 	}
-	for flag, share := range map[string]float64{"idle.threshold": o.books.IdleThreshold, "fit.margin": o.books.Fit.Margin} {
+	for flag, share := range map[string]float64{
+		"idle.threshold": o.books.IdleThreshold, "fit.margin": o.books.Fit.Margin,
+	} {
 		if !(share >= 0 && share < 1) {
 			return badFlag(flag, fmt.Errorf("%v is not within 0 and 1", share))
 		}

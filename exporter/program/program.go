@@ -253,8 +253,9 @@ func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, 
 	folder, _ := o.stateFolder()
 	report := check.New(check.Config{
 		Name: o.inputs.Name, Version: version.Version, Node: in.node, Inputs: found, Sources: in.sources,
-		PodResourcesSocket: o.inputs.PodResourcesSocket, PodsSocket: o.inputs.PodsSocket, HasInventoryFile: o.inputs.InventoryFile != "",
-		StateDir: folder, CheckState: func() error { return state.Probe(folder) },
+		PodResourcesSocket: o.inputs.PodResourcesSocket, PodsSocket: o.inputs.PodsSocket,
+		HasInventoryFile: o.inputs.InventoryFile != "",
+		StateDir:         folder, CheckState: func() error { return state.Probe(folder) },
 		ReadState: func() error { return state.Check(state.Config{Path: folder, Node: o.inputs.Name}) },
 		Deadline:  sourceDeadline, IdleThreshold: o.books.IdleThreshold,
 	}).Run(ctx)

@@ -208,11 +208,9 @@ func (p parts) awaitScrape(ctx context.Context, atMost time.Duration, log *slog.
 		return
 	}
 	log.InfoContext(ctx, "waiting for the last scrape", "timeout", atMost)
-	timeout := time.NewTimer(atMost)
-	defer timeout.Stop()
 	select {
 	case <-next:
-	case <-timeout.C:
+	case <-time.After(atMost):
 	}
 }
 
@@ -368,7 +366,8 @@ func runGateway(ctx context.Context, o *options, log *slog.Logger) error {
 			log.Debug("asked the API server about access", "took", took, "error", err)
 		},
 	}, o.gate.proxy)
-	o.gate.Find, o.gate.Users, o.gate.Transport, o.gate.Log, o.gate.Now = kube.NewFinder(api), users, transport, log, time.Now
+	o.gate.Find, o.gate.Users, o.gate.Transport = kube.NewFinder(api), users, transport
+	o.gate.Log, o.gate.Now = log, time.Now
 	o.gate.Grafana = strings.TrimSuffix(o.gate.Grafana, "/")
 	server := web.NewServer(web.ServerConfig{Handler: gateway.New(o.gate.Config), Log: newServerLog(log.Handler())})
 	if *o.web.WebConfigFile == "" {

@@ -79,11 +79,6 @@ func TestResolve(t *testing.T) {
 				pod("p", started(named("mine=c"), "main:mine")),
 			want: []string{"c a p/main"}, conflicts: []string{"reservation c a p"}, wants: []string{"c"},
 		},
-		"a claim that was deleted since its pod began to end": {
-			world: node.list("c", "a", "p/main").claim("c", deleted, device, "p").
-				pod("p", started(named("mine=c"))).ending(15, 0),
-			wants: []string{"c"},
-		},
 		"a claim made from a template was deleted": {
 			world: node.claim("c-1", ClaimFacts{Read: second(20), PodClaimName: "mine", Deleted: true}, device, "p").
 				claim("c-2", made("mine"), []string{"r:b"}, "p").pod("p", started(named("mine="))),
@@ -130,11 +125,6 @@ func TestResolve(t *testing.T) {
 			world: node.list("c", "a", "p/main").pod("p", started(named("mine="), "main:mine")),
 			want:  []string{"c a p/main"}, wants: []string{"c"},
 		},
-		"the kubelet lists both, and nobody knows which is which": {
-			world: node.list("c", "a", "p/main").list("d", "b", "p/main").pod("p", started(named("mine=", "nic="), "main:mine")),
-			want:  []string{"c a p/main", "d b p/main"},
-			wants: []string{"c", "d"},
-		},
 		"a kubelet that lists devices without their shares": {
 			world: node.list("c", "a", "p/main", "q/main").claim("c", read, []string{"x:a#1", "y:a#2"}, "p", "q").
 				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other:y")),
@@ -150,18 +140,6 @@ func TestResolve(t *testing.T) {
 			world: node.list("c", "a", "p/x", "p/y").claim("c", read, []string{"r/small:a"}, "p").
 				pod("p", started(named("mine=c"), "x:mine:r", "y:mine:s")),
 			want: []string{"c a p/x"}, wants: []string{"c"},
-		},
-		"a request of another claim": {
-			world: node.list("c", "a", "p/main").claim("c", read, device, "p").
-				pod("p", started(named("mine=c", "other=d"), "main:other:s")),
-			want: []string{"c a p/main"}, wants: []string{"c", "d"}, unresolved: map[string]int{UnresolvedClaim: 1},
-		},
-		"extended resources, and a claim of a template": {
-			world: node.list("e", "a", "p/x").claim("e", ClaimFacts{}, []string{"0:a"}, "p").served("p", PodFacts{
-				Started: true, Claims: named("mine="), ExtendedClaim: "e",
-				ExtendedUses: []PodContainer{{Name: "x", Uses: []ClaimUse{{Request: "0"}}}},
-			}),
-			want: []string{"e a p/x"}, wants: []string{"e"}, unresolved: map[string]int{UnresolvedName: 1},
 		},
 		"a pod that ends, whose claim was read before that and not reserved for it": {
 			world: node.list("c", "a", "p/main").claim("c", read, device, "q").
@@ -281,21 +259,6 @@ func TestConflictWithAdminAccess(t *testing.T) {
 		expect.That(t, a.Admin, "%s: no admin access", a.Device.Device)
 	}
 	expect.Is(t, len(got.Allocations), 2, "devices")
-}
-
-// A conflict is logged once, when it has lasted for a while, and again when it occurs again.
-func TestConflictsAreLoggedOnce(t *testing.T) {
-	var c ConflictLog
-	one := Conflict{Kind: ConflictDevice, UID: "u"}
-	var got []int
-	for i, there := range []bool{true, true, true, true, true, false, true, true, true, true} {
-		var now []Conflict
-		if there {
-			now = append(now, one)
-		}
-		got = append(got, len(c.News(now, at(1000*i))))
-	}
-	expect.Equal(t, "", []int{0, 0, 0, 1, 0, 0, 0, 0, 0, 1}, got)
 }
 
 // A pod whose containers have not started is requested immediately if the kubelet will never list

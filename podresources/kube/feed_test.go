@@ -125,7 +125,7 @@ type answers func(ctx context.Context, query url.Values) (io.ReadCloser, error)
 // testFeed returns a feed of a server that gives these answers, and counts the reported failures.
 func testFeed(get answers, failures *int) *feed {
 	return &feed{
-		get: get, now: time.Now, jitter: func() float64 { return 0 }, limit: pageSize,
+		get: get, jitter: func() float64 { return 0 }, limit: pageSize,
 		fill:   func() (func(json.RawMessage), func(time.Time)) { return func(json.RawMessage) {}, func(time.Time) {} },
 		update: func(json.RawMessage, bool) {},
 		report: func(_ time.Duration, err error) {
@@ -137,9 +137,9 @@ func testFeed(get answers, failures *int) *feed {
 }
 
 // list lists by a feed of a server without streams, and returns the error.
-func list(t testing.TB, f *feed) (err error) {
-	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
+func list(tb testing.TB, f *feed) (err error) {
+	tb.Helper()
+	ctx, stop := context.WithCancel(tb.Context())
 	get := f.get
 	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
 		switch {
@@ -160,6 +160,9 @@ func list(t testing.TB, f *feed) (err error) {
 
 // lost is the end of an answer whose connection is lost.
 const lost = "<lost>"
+
+// expired is a watch that can't be opened from its resource version.
+const expired = "<expired>"
 
 const (
 	initial = `{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"4"}}}`
@@ -189,6 +192,7 @@ func TestWatchesThatFail(t *testing.T) {
 		"cut within an event":   {changed[:20], false},
 		"internal error":        {failure(500, "InternalError"), true},
 		"expired":               {failure(410, "Expired"), false}, // it is what happens when the server restarts
+		"expired at once":       {expired, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -197,7 +201,9 @@ func TestWatchesThatFail(t *testing.T) {
 					requests++
 					text, cut := strings.CutSuffix(tc.watch, lost)
 					if query.Get("sendInitialEvents") == "true" {
-						text = initial + synced + text
+						text = initial + synced + strings.Replace(text, expired, changed, 1)
+					} else if text == expired {
+						return nil, apierrors.NewResourceExpired("too old")
 					}
 					if cut {
 						return io.NopCloser(io.MultiReader(strings.NewReader(text), iotest.ErrReader(io.ErrUnexpectedEOF))), nil

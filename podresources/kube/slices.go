@@ -52,7 +52,8 @@ func sliceSelector(half int, node string) string {
 // fill begins a new set of all slices of a half.
 func (s *sliceSet) fill(half int) (add func(json.RawMessage), done func(asked time.Time)) {
 	kept := newKeptSlices(s.most)
-	return func(raw json.RawMessage) { kept.put(raw, s.node) }, func(time.Time) { s.change(half, func() { s.halves[half] = kept }) }
+	add = func(raw json.RawMessage) { kept.put(raw, s.node) }
+	return add, func(time.Time) { s.change(half, func() { s.halves[half] = kept }) }
 }
 
 // update applies the change or deletion of a slice.

@@ -8,20 +8,28 @@ package access
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/web/client"
 )
 
 // How long a decision is cached: the kubelet's defaults. A revoked token is accepted for that time.
@@ -347,4 +355,214 @@ func hash(spec authorizationv1.SubjectAccessReviewSpec) [sha256.Size]byte {
 		panic(err) // a type that JSON lacks: a bug
 	}
 	return sha256.Sum256(data)
+}
+
+// API is the part of an API server's client that this package needs. With this interface, the
+// package needs no client library.
+type API interface {
+	// Post sends a JSON object to path, and returns the body of the answer. An error may have a
+	// driver.Reason.
+	Post(ctx context.Context, path string, object []byte) (io.ReadCloser, error)
+}
+
+// The paths of reviews.
+const (
+	tokenReviews  = "/apis/authentication.k8s.io/v1/tokenreviews"
+	accessReviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+)
+
+// maxReview is the largest size of an answer, in bytes: a user can be in many groups.
+const maxReview = 1 << 20
+
+// Audience is the audience of tokens that are only for exporters. An exporter accepts them beside
+// tokens for the API server. Nobody else accepts them.
+const Audience = "dra-exporter"
+
+// identify returns the user of a token, in the form that a review needs, or nil if the token is not
+// valid. A token that claims the audience must be valid for it, any other for the API server. An
+// empty audience is that of the API server.
+func identify(
+	ctx context.Context, api API, token, audience string,
+) (*authorizationv1.SubjectAccessReviewSpec, error) {
+	who := authenticationv1.TokenReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "TokenReview"},
+		Spec:     authenticationv1.TokenReviewSpec{Token: token},
+	}
+	own := audience != "" && slices.Contains(claimsOf(token).Audience, audience)
+	if own {
+		who.Spec.Audiences = []string{audience}
+	}
+	if err := create(ctx, api, tokenReviews, &who, &who.Status); err != nil || !who.Status.Authenticated {
+		return nil, err
+	}
+	// An API server that knows no audiences answers for its own.
+	if own && !slices.Contains(who.Status.Audiences, audience) {
+		return nil, nil //nolint:nilnil // the token is not valid
+	}
+	user := &who.Status.User
+	return &authorizationv1.SubjectAccessReviewSpec{
+		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra(user.Extra),
+	}, nil
+}
+
+// authorize reports whether a user may do what a review asks.
+func authorize(ctx context.Context, api API, what authorizationv1.SubjectAccessReviewSpec) (bool, error) {
+	may := authorizationv1.SubjectAccessReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: authorizationv1.SchemeGroupVersion.String(), Kind: "SubjectAccessReview"},
+		Spec:     what,
+	}
+	err := create(ctx, api, accessReviews, &may, &may.Status)
+	return may.Status.Allowed && !may.Status.Denied, err
+}
+
+func extra(from map[string]authenticationv1.ExtraValue) map[string]authorizationv1.ExtraValue {
+	to := make(map[string]authorizationv1.ExtraValue, len(from))
+	for name, values := range from {
+		to[name] = authorizationv1.ExtraValue(values)
+	}
+	return to
+}
+
+// create posts a review and decodes the status of the answer into what status points to. The rest
+// of the answer is not used: the specification is shared by all requests of a user.
+func create(ctx context.Context, api API, path string, object, status any) error {
+	data, err := json.Marshal(object)
+	if err != nil {
+		return fmt.Errorf("encode review: %w", err)
+	}
+	answer, err := api.Post(ctx, path, data)
+	if err != nil {
+		return withReason(err)
+	}
+	defer answer.Close()
+	data, err = io.ReadAll(io.LimitReader(answer, maxReview+1))
+	switch {
+	case err != nil:
+		return withReason(fmt.Errorf("read answer of %s: %w", path, err))
+	case len(data) > maxReview:
+		return driver.WithReason(driver.ReasonTooLarge, fmt.Errorf("answer of %s is too large", path))
+	}
+	answered := struct {
+		Status any `json:"status"`
+	}{status}
+	if err := json.Unmarshal(data, &answered); err != nil {
+		return driver.WithReason(driver.ReasonMalformed, fmt.Errorf("decode answer of %s: %w", path, err))
+	}
+	return nil
+}
+
+// withReason adds a reason to an error of a request if the client has not added one.
+func withReason(err error) error {
+	if driver.ReasonOf(err) == driver.ReasonOther {
+		return driver.WithReason(driver.ReasonUnavailable, err)
+	}
+	return err
+}
+
+// Limits of the reviews of tokens at the API server.
+const (
+	knownRate  = 2 // reviews a second, of a sender that was allowed before
+	knownBurst = 10
+
+	retryAfter    = 5 * time.Second // between two reviews for another client, after its burst
+	strangerBurst = 5
+
+	strangersRate  = 5 // reviews a second, of all other clients together
+	strangersBurst = 20
+
+	maxClients = 4096 // in memory, each with its limit
+)
+
+// sender is a client and the subject that its token claims. The claim is not verified: it only
+// separates senders that use the same client.
+type sender struct {
+	client  client.ID
+	subject [sha256.Size]byte
+}
+
+// senderOf returns the sender of a token. The subject is that of a JSON web token, such as the
+// token of a service account. All other tokens of a client have the same, empty subject.
+func senderOf(remote, token string) sender {
+	s := sender{client: client.Of(remote)}
+	if claims := claimsOf(token); claims.Subject != "" {
+		s.subject = sha256.Sum256([]byte(claims.Issuer + "\x00" + claims.Subject))
+	}
+	return s
+}
+
+// claims are what a token says of itself, which is not verified.
+type claims struct {
+	Issuer   string    `json:"iss"`
+	Subject  string    `json:"sub"`
+	Audience audiences `json:"aud"`
+}
+
+// audiences are one or several (RFC 7519, section 4.1.3).
+type audiences []string
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (a *audiences) UnmarshalJSON(data []byte) error {
+	var one string
+	if json.Unmarshal(data, &one) == nil {
+		*a = audiences{one}
+		return nil
+	}
+	return json.Unmarshal(data, (*[]string)(a))
+}
+
+// claimsOf returns the claims of a JSON web token, such as that of a service account. All other
+// tokens have none.
+func claimsOf(token string) (out claims) {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return claims{}
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || json.Unmarshal(payload, &out) != nil {
+		return claims{}
+	}
+	return out
+}
+
+// limits decide who may cause a review by the API server. A sender that was allowed within the last
+// hour has a limit of its own, so that others do not delay the renewal of its token. Every other
+// client has a limit, and all of them together have one. limits is safe for concurrent use.
+type limits struct {
+	mu        sync.Mutex
+	known     *cache.LRUExpireCache // *rate.Limiter by sender
+	strangers *cache.LRUExpireCache // *rate.Limiter by client
+	together  *rate.Limiter
+}
+
+func newLimits() *limits {
+	return &limits{
+		known: cache.NewLRUExpireCache(maxClients), strangers: cache.NewLRUExpireCache(maxClients),
+		together: rate.NewLimiter(strangersRate, strangersBurst),
+	}
+}
+
+// admit reports whether a sender may cause a review now.
+func (l *limits) admit(s sender) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if own, ok := l.known.Get(s); ok {
+		return own.(*rate.Limiter).Allow()
+	}
+	own, ok := l.strangers.Get(s.client)
+	if !ok {
+		own = rate.NewLimiter(rate.Every(retryAfter), strangerBurst)
+	}
+	l.strangers.Add(s.client, own, rememberedFor)
+	return own.(*rate.Limiter).Allow() && l.together.Allow()
+}
+
+// allowed records that the token of a sender was allowed.
+func (l *limits) allowed(s sender) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	own, ok := l.known.Get(s)
+	if !ok {
+		own = rate.NewLimiter(knownRate, knownBurst)
+	}
+	l.known.Add(s, own, rememberedFor)
 }

@@ -200,15 +200,3 @@ func TestNewClientInAFlood(t *testing.T) {
 		expect.That(t, counts[401] == knownBurst, "the sender got %v, want %d times 401", counts, knownBurst)
 	})
 }
-
-// Senders are distinguished by the subject that their tokens claim. Other tokens have no subject.
-func TestSenderOf(t *testing.T) {
-	alice := senderOf(gateClient, jwt("alice", "a"))
-	if alice != senderOf("192.0.2.1:9", jwt("alice", "b")) || alice == senderOf(gateClient, jwt("bob", "a")) ||
-		alice == senderOf("192.0.2.2:1234", jwt("alice", "a")) {
-		t.Error("senders are not told apart by client and subject")
-	}
-	for _, token := range []string{"opaque", "a.b", "a.!.c", "a.bm90IGpzb24.c", "a.b.c.d", ".."} {
-		expect.That(t, senderOf(gateClient, token) == senderOf(gateClient, "other"), "%q has a subject", token)
-	}
-}

@@ -119,7 +119,7 @@ type Writer struct {
 
 	mu      sync.Mutex
 	queue   workqueue.TypedRateLimitingInterface[identity] // nil before Run
-	known   map[identity]*record                           // those that wait, or that were written within the last rememberFor
+	known   map[identity]*record                           // those that wait, or were written within rememberFor
 	waiting int
 }
 
@@ -148,7 +148,8 @@ func New(config Config) *Writer {
 func (w *Writer) Write(events ...Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, e := range events {
+	for i := range events {
+		e := events[i]
 		id := identity{e.Object, e.Reason, e.Message}
 		r := w.known[id]
 		switch {

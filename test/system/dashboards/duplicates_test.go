@@ -486,7 +486,7 @@ func clusterDevicesByHand() map[string]map[string]float64 {
 		"workload:dra_devices:count": {a + ofJob: 1 + 1 + 2, b + ofJob: 1 + 1 + 1},
 		// The higher one of two readings, of fabric-3 also; own-0 counts twice.
 		`cluster:dra_utilization:sum`:                          {"": 0.45*4 + 0.45 + 0.35},
-		`cluster:dra_utilization:count`:                        {`at_most="0.4"`: 1, `at_most="0.5"`: 4 + 1},
+		`cluster:dra_utilization:count`:                        {"": 1 + 4 + 1},
 		`cluster:dra_power_watts:sum`:                          {"": 60 * (4 + 2)},
 		`sum by (cluster, driver) (cluster:dra_devices:count)`: {"": 4 + 2},
 		// Six devices for two hours. While the holder of one changes, a part of its time is not
