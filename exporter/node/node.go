@@ -120,18 +120,17 @@ type Node struct {
 	podsServed bool // CheckPods has succeeded
 
 	// The following fields are used only by the goroutine that calls Describe.
-	listed    driver.Inventory         // of the file
-	reader    *driver.Worker[bool]     // of the file; true: it has changed
-	read      atomic.Pointer[contents] // by the reader, and not used yet
-	claims    bool                     // the file has claims
-	dates     holders.Dates
-	view      podresources.View // of the last call
-	before    driver.Inventory  // inventory of the last call
-	cdiIDs    map[driver.ID]cdiDevice
-	plugin    pluginDevices
-	cpus      cpuSets
-	conflicts holders.ConflictLog
-	drivers   *podresources.Drivers
+	listed  driver.Inventory         // of the file
+	reader  *driver.Worker[bool]     // of the file; true: it has changed
+	read    atomic.Pointer[contents] // by the reader, and not used yet
+	claims  bool                     // the file has claims
+	dates   holders.Dates
+	view    podresources.View // of the last call
+	before  driver.Inventory  // inventory of the last call
+	cdiIDs  map[driver.ID]cdiDevice
+	plugin  pluginDevices
+	cpus    cpuSets
+	drivers *podresources.Drivers
 }
 
 // New returns a node. It reads the inventory file and the CDI specs, and does not connect to
@@ -317,7 +316,7 @@ func (n *Node) describe(now time.Time) ([]podresources.Allocation, driver.Invent
 	}
 	n.metrics.RejectTotal("cdi", n.cdi.Rejected())
 	held, signs := n.book.Holds(now, n.view.At)
-	n.report(&held, now)
+	n.report(&held)
 	// Each step returns its arguments, or changed copies of them.
 	allocations := held.Allocations
 	allocations = n.withPending(allocations)

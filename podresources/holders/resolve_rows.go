@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -252,28 +251,6 @@ func (c Conflict) Compare(other Conflict) int {
 		strings.Compare(c.Kind, other.Kind), c.Claim.Compare(other.Claim), c.Pod.Compare(other.Pod),
 		strings.Compare(c.UID, other.UID), c.Device.Compare(other.Device), c.Allocated.Compare(other.Allocated),
 	)
-}
-
-// ConflictLog has the present conflicts, each with the time since which it is present; zero: it has
-// been logged.
-type ConflictLog map[Conflict]time.Time
-
-// News sets the present conflicts. It returns those that have lasted for catchUp, each once.
-func (c *ConflictLog) News(now []Conflict, at time.Time) (out []Conflict) {
-	next := make(ConflictLog, len(now))
-	for _, found := range now {
-		since, known := (*c)[found]
-		switch {
-		case !known:
-			since = at
-		case !since.IsZero() && at.Sub(since) >= catchUp:
-			since = time.Time{}
-			out = append(out, found)
-		}
-		next[found] = since
-	}
-	*c = next
-	return out
 }
 
 // compare records whether the kubelet, which lists the allocation for the pod, and the claim

@@ -261,21 +261,6 @@ func TestConflictWithAdminAccess(t *testing.T) {
 	expect.Is(t, len(got.Allocations), 2, "devices")
 }
 
-// A conflict is logged once, when it has lasted for a while, and again when it occurs again.
-func TestConflictsAreLoggedOnce(t *testing.T) {
-	var c ConflictLog
-	one := Conflict{Kind: ConflictDevice, UID: "u"}
-	var got []int
-	for i, there := range []bool{true, true, true, true, true, false, true, true, true, true} {
-		var now []Conflict
-		if there {
-			now = append(now, one)
-		}
-		got = append(got, len(c.News(now, at(1000*i))))
-	}
-	expect.Equal(t, "", []int{0, 0, 0, 1, 0, 0, 0, 0, 0, 1}, got)
-}
-
 // A pod whose containers have not started is requested immediately if the kubelet will never list
 // one of its claims, and otherwise after a while.
 func TestWhenPodsAreLookedUp(t *testing.T) {

@@ -35,8 +35,8 @@ const (
 	claimWait = 150 * time.Millisecond
 	// catchUp is the longest time after which a change that one of kubelet, API server and driver
 	// reports is known to the others. Meanwhile the kubelet is asked at each tick, since it lists a
-	// device once the driver has prepared it; a pod that it does not list yet, and whose name another
-	// pod had, is kept; and a conflict of kubelet and API server is not logged.
+	// device once the driver has prepared it, and a pod that it does not list yet, and whose name
+	// another pod had, is kept.
 	catchUp = 3 * time.Second
 	// pollInterval is the time between two requests to the kubelet while its pods are watched and
 	// nothing changes. At each request, the kubelet logs an error for each pod that waits for its
