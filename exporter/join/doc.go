@@ -7,7 +7,7 @@
 //
 //  1. Allocations become shares of devices with weights (divide.go).
 //  2. Each sample is given to the device with the same hardware, by the best key that both have
-//     (match.go); the health in pods' statuses is added (health.go).
+//     (match.go); the health in pods' statuses is added (owners.go).
 //  3. Readings that are none are left out and counted (owners.go).
 //  4. Each quantity of a device gets one owner: the first source, in order of precedence.
 //  5. Where the use of the holders' processes is known, it replaces the weights (processes.go).

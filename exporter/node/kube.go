@@ -18,7 +18,7 @@ import (
 func (n *Node) useKube(c Config) {
 	n.kube = kube.NewNode(kube.Config{
 		API: c.API, Name: n.name, Selection: c.Selection, SliceBytes: c.SliceBytes, Book: n.book,
-		Jitter: rand.Float64, Now: time.Now,
+		Jitter: rand.Float64,
 		Report: func(source string, took time.Duration, err error) { n.metrics.Observe(source, took, err, time.Now()) },
 		Absent: n.metrics.Absent,
 		Reject: func(source string, rejected driver.Rejections) { n.metrics.Reject(rejected.Of(source)...) },
@@ -49,13 +49,19 @@ const (
 // followPods follows the pods through the kubelet's Pods API or, while that is not served, through
 // the API server.
 func (n *Node) followPods(ctx context.Context) {
-	var server fallback
-	defer server.stop()
+	var server func() // stops to follow the API server; nil: it is not followed
+	stop := func() {
+		if server != nil {
+			server()
+			server = nil
+		}
+	}
+	defer stop()
 	delay, worked := podsRetry, false
 	for ctx.Err() == nil {
 		begun := time.Now()
 		err := n.podsAPI.Follow(ctx, n.book, func() {
-			server.stop()
+			stop()
 			n.book.Watching(begun, time.Now())
 			delay, worked = podsRetry, true
 			n.metrics.Observe(kube.SourcePods, time.Since(begun), nil, time.Now())
@@ -65,45 +71,25 @@ func (n *Node) followPods(ctx context.Context) {
 			continue
 		}
 		switch {
-		case n.kube != nil:
-			server.start(ctx, n.kube.FollowPods)
-		case worked:
+		case n.kube != nil && server == nil:
+			server = inBackground(ctx, n.kube.FollowPods)
+		case n.kube == nil && worked:
 			n.metrics.Observe(kube.SourcePods, time.Since(begun), err, time.Now())
 		}
-		pause := time.NewTimer(delay)
-		select {
-		case <-ctx.Done():
-			pause.Stop()
-			return
-		case <-pause.C:
-		}
+		driver.Pause(ctx, delay)
 		delay = min(2*delay, maxPodsRetry)
 	}
 }
 
-// fallback is a goroutine that runs only while something better is not available.
-type fallback struct {
-	cancel  context.CancelFunc
-	running sync.WaitGroup
-}
-
-// start starts the goroutine, unless it is running.
-func (f *fallback) start(ctx context.Context, run func(context.Context)) {
-	if f.cancel != nil {
-		return
+// inBackground runs a function until stop is called, which waits for its end.
+func inBackground(ctx context.Context, run func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { run(ctx) })
+	return func() {
+		cancel()
+		running.Wait()
 	}
-	ctx, f.cancel = context.WithCancel(ctx)
-	f.running.Go(func() { run(ctx) })
-}
-
-// stop stops the goroutine and waits for its end.
-func (f *fallback) stop() {
-	if f.cancel == nil {
-		return
-	}
-	f.cancel()
-	f.running.Wait()
-	f.cancel = nil
 }
 
 // report reports the number of pods whose devices are unknown, and contradictions between the

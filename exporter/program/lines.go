@@ -83,11 +83,9 @@ func (q *lineQueue) write(line []byte) {
 // end stops run, and waits until the queue has been written, at most for atMost.
 func (q *lineQueue) end(stop func(), atMost time.Duration) {
 	stop()
-	timeout := time.NewTimer(atMost)
-	defer timeout.Stop()
 	select {
 	case <-q.ended:
-	case <-timeout.C:
+	case <-time.After(atMost):
 	}
 }
 

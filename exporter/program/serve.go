@@ -208,11 +208,9 @@ func (p parts) awaitScrape(ctx context.Context, atMost time.Duration, log *slog.
 		return
 	}
 	log.InfoContext(ctx, "waiting for the last scrape", "timeout", atMost)
-	timeout := time.NewTimer(atMost)
-	defer timeout.Stop()
 	select {
 	case <-next:
-	case <-timeout.C:
+	case <-time.After(atMost):
 	}
 }
 

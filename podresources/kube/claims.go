@@ -214,7 +214,6 @@ func addStatuses(results []podresources.ClaimResult, statuses []resourcev1.Alloc
 // podFeed gives a sink the pods of lists and watches.
 type podFeed struct {
 	sink      podresources.PodSink
-	now       func() time.Time
 	selection *podresources.Selection
 	reject    func(driver.Rejections)
 }
@@ -243,9 +242,9 @@ func (p *podFeed) update(object json.RawMessage, gone bool) {
 	switch {
 	case !ok:
 	case gone:
-		p.sink.PodDeleted(facts.UID, p.now())
+		p.sink.PodDeleted(facts.UID, time.Now())
 	default:
-		p.sink.PodChanged(facts, p.now())
+		p.sink.PodChanged(facts, time.Now())
 	}
 }
 
@@ -304,5 +303,5 @@ func (n *Node) FollowNominated(ctx context.Context, needed func() bool) {
 	}
 	n.followOptional(ctx, SourceNominated,
 		func() *feed { return n.podFeed(nominatedPods{n.config.Book}, nominatedSelector(n.config.Name)) },
-		func() { n.config.Book.NominatedListed(nil, n.config.Now()) })
+		func() { n.config.Book.NominatedListed(nil, time.Now()) })
 }

@@ -379,8 +379,8 @@ func FuzzPod(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var reasons []driver.Reason
 		feed := podFeed{
-			now: time.Now, selection: selection,
-			reject: func(r driver.Rejections) { reasons = slices.AppendSeq(reasons, maps.Keys(r)) },
+			selection: selection,
+			reject:    func(r driver.Rejections) { reasons = slices.AppendSeq(reasons, maps.Keys(r)) },
 		}
 		facts, ok := feed.parse(data)
 		must.That(t, ok == (len(reasons) == 0) && len(reasons) <= 1, "used: %v, rejected for %q", ok, reasons)

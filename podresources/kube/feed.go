@@ -50,7 +50,6 @@ type feed struct {
 	update func(object json.RawMessage, gone bool)
 	// report receives the outcome of requests: nil when a watch follows a complete set of objects.
 	report func(took time.Duration, err error)
-	now    func() time.Time
 	jitter func() float64
 	limit  int64 // objects of a page
 
@@ -76,9 +75,9 @@ func (f *feed) run(ctx context.Context) {
 	ctx = klog.NewContext(ctx, none)
 	delay := newRetryDelay(f.jitter)
 	for ctx.Err() == nil {
-		begun := f.now()
+		begun := time.Now()
 		err := reflector.ListAndWatchWithContext(ctx)
-		if f.now().Sub(begun) >= maxDelay {
+		if time.Since(begun) >= maxDelay {
 			delay.reset()
 		}
 		driver.Pause(ctx, delay.next(err))
@@ -87,7 +86,7 @@ func (f *feed) run(ctx context.Context) {
 
 // begin begins a new set.
 func (f *feed) begin(streaming bool) {
-	f.asked, f.streaming = f.now(), streaming
+	f.asked, f.streaming = time.Now(), streaming
 	f.add, f.done = f.fill()
 }
 
@@ -101,7 +100,7 @@ func (f *feed) list(ctx context.Context, options metav1.ListOptions) (runtime.Ob
 	if options.Continue == "" {
 		f.begin(false)
 	}
-	begun := f.now()
+	begun := time.Now()
 	query := url.Values{}
 	if options.Limit > 0 {
 		query.Set("limit", strconv.FormatInt(options.Limit, 10))
@@ -137,7 +136,7 @@ func (f *feed) page(ctx context.Context, query url.Values) (*metav1.List, error)
 // watch opens a watch, which begins with all objects if the options say so. Such a one is asked for
 // as of now, like a list.
 func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	begun := f.now()
+	begun := time.Now()
 	query := url.Values{"watch": {"true"}, "allowWatchBookmarks": {"true"}}
 	first := options.SendInitialEvents != nil && *options.SendInitialEvents
 	if first {
@@ -173,7 +172,7 @@ func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Int
 	}
 	watchdog.Reset(timeout + watchGrace) // its connection is dead
 	if !first {
-		f.report(f.now().Sub(begun), nil)
+		f.report(time.Since(begun), nil)
 	}
 	e := &events{body: body, limit: limited(body, maxEvent), fail: func(err error) {
 		_ = f.fail(opened, begun, fmt.Errorf("watch: %w", err))
@@ -193,7 +192,7 @@ func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Int
 func (f *feed) fail(ctx context.Context, begun time.Time, err error) error {
 	err = withReason(err)
 	if ctx.Err() == nil {
-		f.report(f.now().Sub(begun), err)
+		f.report(time.Since(begun), err)
 	}
 	return err
 }
@@ -202,7 +201,7 @@ func (f *feed) fail(ctx context.Context, begun time.Time, err error) error {
 func (f *feed) Replace([]any, string) error {
 	f.done(f.asked)
 	if f.streaming {
-		f.report(f.now().Sub(f.asked), nil)
+		f.report(time.Since(f.asked), nil)
 	}
 	return nil
 }

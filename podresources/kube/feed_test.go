@@ -125,7 +125,7 @@ type answers func(ctx context.Context, query url.Values) (io.ReadCloser, error)
 // testFeed returns a feed of a server that gives these answers, and counts the reported failures.
 func testFeed(get answers, failures *int) *feed {
 	return &feed{
-		get: get, now: time.Now, jitter: func() float64 { return 0 }, limit: pageSize,
+		get: get, jitter: func() float64 { return 0 }, limit: pageSize,
 		fill:   func() (func(json.RawMessage), func(time.Time)) { return func(json.RawMessage) {}, func(time.Time) {} },
 		update: func(json.RawMessage, bool) {},
 		report: func(_ time.Duration, err error) {

@@ -41,7 +41,6 @@ type Config struct {
 	// Reject receives what was rejected in the input of a source. It is called concurrently.
 	Reject func(source string, rejected driver.Rejections)
 	Jitter func() float64 // in [0, 1): spreads the requests of many nodes
-	Now    func() time.Time
 }
 
 // Book receives the facts about pods and claims. It is safe for concurrent use, and may call all
@@ -232,7 +231,7 @@ func (n *Node) followOptional(ctx context.Context, source string, newFeed func()
 }
 
 func (n *Node) newFeed() *feed {
-	return &feed{report: func(time.Duration, error) {}, now: n.config.Now, jitter: n.config.Jitter, limit: pageSize}
+	return &feed{jitter: n.config.Jitter, limit: pageSize}
 }
 
 func (n *Node) sliceFeed(half int) *feed {
@@ -249,7 +248,7 @@ func (n *Node) sliceFeed(half int) *feed {
 
 // podFeed returns a feed of the pods that a field selector selects, into a sink.
 func (n *Node) podFeed(sink podresources.PodSink, selector string) *feed {
-	pods := &podFeed{sink: sink, now: n.config.Now, selection: &n.config.Selection, reject: n.rejecter(SourcePods)}
+	pods := &podFeed{sink: sink, selection: &n.config.Selection, reject: n.rejecter(SourcePods)}
 	f := n.newFeed()
 	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
 		query.Set("fieldSelector", selector)

@@ -48,7 +48,7 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{Server: kubetest.NewInMemory(), book: newBook(), states: map[string]string{}, counts: map[string]int{}}
 	client := must.Get(newClient(&rest.Config{Host: c.URL(), Dial: c.Dial, UserAgent: "test"}))(t)
 	c.node = NewNode(Config{
-		API: client, Name: "node1", Book: c.book, Report: c.report, Absent: c.absent, Reject: c.reject, Now: time.Now,
+		API: client, Name: "node1", Book: c.book, Report: c.report, Absent: c.absent, Reject: c.reject,
 		Jitter: func() float64 { return 0 },
 		Selection: podresources.Selection{
 			ClaimLabels: []podresources.Chosen{{Key: "team", Name: "label_team"}},

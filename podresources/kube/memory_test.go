@@ -76,7 +76,7 @@ func (h *hostile) load(t testing.TB) (peak, kept int64, node *Node) {
 	}
 	h.rejected = driver.Rejections{}
 	node = NewNode(Config{
-		API: h, Name: "node1", Now: time.Now, Jitter: func() float64 { return 0 },
+		API: h, Name: "node1", Jitter: func() float64 { return 0 },
 		Reject: func(_ string, rejected driver.Rejections) { h.rejected.AddAll(rejected) },
 	})
 	for half := range node.slices.halves {

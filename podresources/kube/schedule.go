@@ -113,7 +113,7 @@ func (r *reader) setWanted(wanted holders.Wanted) {
 // schedule updates the wanted objects, and returns the claims that have not been wanted for a
 // while.
 func (r *reader) schedule(wanted holders.Wanted) (forgotten []podresources.Claim) {
-	now := r.config.Now()
+	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wants++
@@ -245,7 +245,7 @@ func (r *reader) follow(ctx context.Context) {
 
 // setQueue sets the queue, to which all objects are added.
 func (r *reader) setQueue(queue workqueue.TypedDelayingInterface[*scheduled]) {
-	now := r.config.Now()
+	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.queue = queue
@@ -272,7 +272,7 @@ func (r *reader) process(ctx context.Context, s *scheduled) {
 // begin records that a request for an object begins. It reports whether the object is due, and
 // otherwise puts it back.
 func (r *reader) begin(s *scheduled) (failures int, due bool) {
-	now := r.config.Now()
+	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.wake = time.Time{}
@@ -289,7 +289,7 @@ func (r *reader) begin(s *scheduled) (failures int, due bool) {
 
 // settle records the result of a request, and schedules the next one.
 func (r *reader) settle(s *scheduled, failures int, of answer, err error) {
-	now := r.config.Now()
+	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.reading = false
@@ -364,7 +364,7 @@ func (r *reader) expected(s *scheduled, now time.Time) bool {
 // wait returns when every wanted claim has been requested once, or requests fail, or ctx ends.
 func (r *reader) wait(ctx context.Context) {
 	for {
-		now, open := r.config.Now(), false
+		now, open := time.Now(), false
 		r.mu.Lock()
 		settled := r.settled
 		for _, s := range r.objects {
@@ -386,7 +386,7 @@ func (r *reader) wait(ctx context.Context) {
 // devices: the claim is new, or disagrees and will be read again. It returns false while requests
 // fail.
 func (r *reader) pending(claim podresources.Claim) bool {
-	now := r.config.Now()
+	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.objects[object{namespace: claim.Namespace, name: claim.Name}]
@@ -406,7 +406,7 @@ type answer struct {
 // read requests an object by its name, and gives the Book the answer. An object that does not exist
 // is not an error.
 func (r *reader) read(ctx context.Context, o object) (of answer, err error) {
-	asked := r.config.Now()
+	asked := time.Now()
 	kind := "claim"
 	if o.uid == "" {
 		of, err = r.readClaim(ctx, o.claim(), asked)
@@ -416,7 +416,7 @@ func (r *reader) read(ctx context.Context, o object) (of answer, err error) {
 	if err != nil {
 		err = withReason(fmt.Errorf("get %s %s/%s: %w", kind, o.namespace, o.name, err))
 	}
-	r.report(r.config.Now().Sub(asked), err)
+	r.report(time.Since(asked), err)
 	return of, err
 }
 
