@@ -53,8 +53,9 @@ func newChain(devices int) *chain {
 	c.ledger = ledger.New(config)
 	c.node = newBookNode(c, c.inventory, time.Now)
 	c.kube = kube.NewNode(kube.Config{
-		API: c, Name: "node", Book: c.node.Book, Now: time.Now, Jitter: func() float64 { return 0 },
+		API: c, Name: "node", Book: c.node.Book, Jitter: func() float64 { return 0 },
 		Report: func(string, time.Duration, error) {}, Absent: func(string, error) {},
+		Reject: func(string, driver.Rejections) {},
 	})
 	latest := func() *exposition.Snapshot { return c.latest }
 	c.renderer = exposition.New(prometheus.NewRegistry(), latest, exposition.Config{})
