@@ -9,6 +9,8 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/common"
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 	"github.com/grafana/grafana-foundation-sdk/go/xychart"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
 // fleet is the overview of the cluster.
@@ -23,7 +25,8 @@ func fleet() Board {
 			{problemRow, []Panel{sickDevices(), incidentsTable()}},
 			{stuckRow, stuckClaims()},
 			{oversizedRow, []Panel{oversizedClaims()}},
-		}, folded: []string{problemRow, stuckRow, oversizedRow},
+			{failingRow, failing()},
+		}, folded: []string{problemRow, stuckRow, oversizedRow, failingRow},
 	}
 }
 
@@ -32,7 +35,28 @@ const (
 	problemRow   = "Devices with problems, and incidents"
 	stuckRow     = "Claims that stall or wait for their driver"
 	oversizedRow = "Claims that need less than they hold"
+	failingRow   = "Hardware that fails more often"
 )
+
+// failing are the nodes and devices that fail more often than their cluster.
+func failing() []Panel {
+	failures := func(title, of, record, failed, by string) Panel {
+		last := `max by (` + by + `) (last_over_time(` + record + `{` + of + `}[2h]))`
+		shown := fmt.Sprintf(` and on (`+by+`) topk(%d, %s)`, shownAlerts, last)
+		return ranked("At least × the cluster", shownAlerts, title, "At least how many times as often it failed as its "+
+			"cluster within a week (at three standard deviations). A failure is an hour in which a device was lost or "+
+			"unhealthy, or had a hardware error; one or two such hours are too few to be listed.",
+			"no node or device stands out", 12, 7,
+			columnOf("At least × the cluster", "none", fmt.Sprintf(`topk(%d, %s)`, shownAlerts, last)),
+			columnOf("Hours with a failure", "none", `max by (`+by+`) (sum_over_time(`+failed+`{`+of+`}[7d]))`+shown)).optional()
+	}
+	return []Panel{
+		failures("Nodes that fail more often", `cluster=~"$cluster", node=~"$node"`, rules.FailingNodes,
+			"node:dra_failed:info1h", "<node>"),
+		failures("Devices that fail more often", `<of devices>`, rules.FailingDevices, "device:dra_failed:info1h",
+			"<device>"),
+	}
+}
 
 // counted is the number of devices in a state, 0 if there are devices but none in that state.
 func counted(state string) string {

@@ -72,6 +72,7 @@ func recordings() []ruleGroup {
 		{"dra-exporter-workloads-global", Global, "<long interval>", rulesOf(workloads())},
 		{"dra-exporter-members-global", Global, "<long interval>", rulesOf(stragglers())},
 		{"dra-exporter-hours-global", Global, Hourly, rulesOf(hours())},
+		{"dra-exporter-failures-global", Global, Hourly, rulesOf(failures())},
 	}
 }
 

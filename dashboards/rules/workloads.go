@@ -466,3 +466,55 @@ func hours() []recording {
 
 // Hourly is the suffix of the names of records that are the sum of an hour.
 const Hourly = "1h"
+
+// failures are the nodes and devices that fail more often than their cluster, over a week. Counted
+// are hours of a node or a device with a failure, divided by hours of devices, since one cause
+// often appears many times, or on many devices, within an hour. A rate counts as its lower bound at
+// three standard deviations of a Poisson distribution, (√k - 1.5)²: one or two such hours are not
+// enough.
+func failures() []recording {
+	const (
+		failedDevices, failedNodes = "device:dra_failed:info1h", "node:dra_failed:info1h"
+		devices                    = "node:dra_devices:count1h"
+		exposed                    = "max by (<node>) (sum_over_time(" + devices + "[7d]))"
+	)
+	failed := func(record, by string) string { return "max by (" + by + ") (sum_over_time(" + record + "[7d]))" }
+	bound := func(record, by string) string { return "clamp_min(sqrt(" + failed(record, by) + ") - 1.5, 0) ^ 2" }
+	ofCluster := func(record, by string) string {
+		return `
+			  / on (cluster) group_left () (
+			    sum by (cluster) (` + failed(record, by) + `) / on (cluster) sum by (cluster) (` + exposed + `)
+			  ) > 1`
+	}
+	return []recording{
+		{name: failedDevices, expr: `
+			group by (<device>) (
+			  count_over_time(device:dra_error:timestamp_seconds{kind=~"` + hardwareErrors + `"}[1h] offset 5m)
+			  or
+			  count_over_time(device:dra_lost:info[1h] offset 5m)
+			  or
+			  count_over_time(device:dra_state:info{state="unhealthy"}[1h] offset 5m)
+			)`},
+		{name: failedNodes, expr: `
+			group by (<node>) (` + failedDevices + `)`},
+		{name: devices, expr: `
+			count by (<node>) (group by (<device>) (device:dra_state:info))`},
+		{name: FailingNodes, expr: `
+			` + bound(failedNodes, "<node>") + `
+			  / on (<node>) ` + exposed + ofCluster(failedNodes, "<node>")},
+		{name: FailingDevices, expr: `
+			` + bound(failedDevices, "<device>") + `
+			  / on (<node>) group_left () max by (<node>) (count_over_time(` + devices + `[7d]))` +
+			ofCluster(failedDevices, "<device>")},
+	}
+}
+
+// hardwareErrors are the kinds of errors that a program does not cause.
+const hardwareErrors = "ecc_uncorrected|ras|row_remap|page_retirement|nvlink|link_down"
+
+// The nodes and devices that fail more often than their cluster, with how many times as often at
+// least. They are recorded once an hour.
+const (
+	FailingNodes   = "node:dra_failing:ratio1h"
+	FailingDevices = "device:dra_failing:ratio1h"
+)

@@ -155,11 +155,11 @@ func guard(
 	if *o.web.WebConfigFile == "" {
 		log.Warn("tokens are sent without TLS, unless something else encrypts: see --web.config.file")
 	}
-	return access.NewGate(access.Config{API: api, Open: web.Probes(), Report: func(took time.Duration, err error) {
+	return access.Guard(access.Config{API: api, Open: web.Probes(), Report: func(took time.Duration, err error) {
 		metrics.Observe(sourceReviews, took, err, time.Now())
 	}, Limited: func() {
 		metrics.Reject(driver.Rejection{Input: sourceReviews, Reason: driver.ReasonRateLimited, Count: 1})
-	}}).Handler(web.Recognized(pages)), nil
+	}}, web.Recognized(pages)), nil
 }
 
 const (

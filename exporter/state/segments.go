@@ -159,9 +159,7 @@ func (l *segments) setAside(number uint64, why error) error {
 	if err != nil {
 		return fmt.Errorf("set a segment aside: %w", err)
 	}
-	if l.config.SetAside != nil {
-		l.config.SetAside(name, reason, why)
-	}
+	l.config.SetAside(name, reason, why)
 	return nil
 }
 
@@ -308,7 +306,7 @@ func (l *segments) end() (n int, err error) {
 	return n, err
 }
 
-// monotonic is the kernel's monotonic clock.
+// monotonic is the kernel's monotonic clock, which continues over restarts of the process.
 func monotonic() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {

@@ -40,7 +40,7 @@ type Part interface {
 	AppendChanges(b []byte, clock func(time.Time) int64) []byte
 }
 
-// Config configures a [Store].
+// Config configures a [Store]. It must have Report and SetAside.
 type Config struct {
 	Path   string
 	Node   string
@@ -53,8 +53,6 @@ type Config struct {
 	// Incomplete receives a segment that lacks its end, or has no state, and what was lost. A new one
 	// replaces it.
 	Incomplete func(file string, err error)
-	// Monotonic is a clock that continues over restarts of the process; nil: the kernel's.
-	Monotonic func() time.Duration
 
 	base  time.Time     // time of New
 	began time.Duration // the same time on the monotonic clock
@@ -88,10 +86,7 @@ type named struct {
 
 // New returns a store that is not yet open.
 func New(c Config) *Store {
-	if c.Monotonic == nil {
-		c.Monotonic = monotonic
-	}
-	c.base, c.began = time.Now(), c.Monotonic()
+	c.base, c.began = time.Now(), monotonic()
 	s := &Store{Config: c, write: &write{}, whole: true, quick: true, wait: maxWait}
 	s.log.config = &s.Config
 	s.calls = driver.Worker[int]{Operation: "write state", Deadline: callDeadline, Report: s.wrote}

@@ -2,6 +2,7 @@ package web
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -68,11 +69,7 @@ func (c Config) history(query url.Values) (any, finder, error) {
 	return of, func() any { return present.HistoryReport{Node: c.Node, History: c.Recorder.History(of)} }, nil
 }
 
-type constError string
-
-func (e constError) Error() string { return string(e) }
-
-const errNoSelection = constError("one of ?device=NAME, ?claim=NAMESPACE/NAME and ?pod=NAMESPACE/NAME is needed")
+var errNoSelection = errors.New("one of ?device=NAME, ?claim=NAMESPACE/NAME and ?pod=NAMESPACE/NAME is needed")
 
 // maxReceiptCost is the size of an answer with receipts, about 5 bytes each: of a device 512, of a
 // pod 16.

@@ -49,7 +49,7 @@ const (
 	rememberedFor = time.Hour
 )
 
-// Config configures a [Gate] and [Users].
+// Config configures [Guard] and [NewUsers].
 type Config struct {
 	API API
 	// Open are the paths that need no token, such as those of probes.
@@ -61,29 +61,19 @@ type Config struct {
 	Limited func()
 }
 
-// Gate decides who may read pages. A permission is cached for two minutes, a refusal for 30
-// seconds. While the API server does not answer, requests without a cached decision are refused
-// with status 503 within six seconds. Tokens that were never valid cause at most five reviews a
-// second. They delay neither tokens that were valid before nor the successors of those tokens.
-// While fewer than 25 clients send bad tokens, they do not delay the token of a new client either.
-type Gate struct {
-	open  []string
-	users *Users
-}
-
-// NewGate returns a gate with an empty cache.
-func NewGate(c Config) *Gate {
+// Guard returns a handler for those who may read its pages. A permission is cached for two minutes, a
+// refusal for 30 seconds. While the API server does not answer, requests without a cached decision
+// are refused with status 503 within six seconds. Tokens that were never valid cause at most five
+// reviews a second. They delay neither tokens that were valid before nor the successors of those
+// tokens. While fewer than 25 clients send bad tokens, they do not delay the token of a new client
+// either.
+func Guard(c Config, next http.Handler) http.Handler {
 	users := NewUsers(c, Proxy{})
 	users.audience = Audience
-	return &Gate{c.Open, users}
-}
-
-// Handler returns next behind the gate.
-func (g *Gate) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		status := http.StatusOK
-		if !slices.Contains(g.open, r.URL.Path) {
-			status = g.decide(r)
+		if !slices.Contains(c.Open, r.URL.Path) {
+			status = users.decide(r)
 		}
 		switch status {
 		case http.StatusOK:
@@ -99,12 +89,12 @@ func (g *Gate) Handler(next http.Handler) http.Handler {
 }
 
 // decide returns the status of the decision: OK, or the status of the refusal.
-func (g *Gate) decide(r *http.Request) int {
-	user, status := g.users.Of(r)
+func (u *Users) decide(r *http.Request) int {
+	user, status := u.Of(r)
 	if status != http.StatusOK {
 		return status
 	}
-	switch may, err := g.users.may(r.Context(), user, strings.ToLower(r.Method), r.URL.Path); {
+	switch may, err := u.may(r.Context(), user, strings.ToLower(r.Method), r.URL.Path); {
 	case err != nil:
 		return http.StatusServiceUnavailable
 	case !may:
@@ -154,7 +144,7 @@ type User struct {
 func (u *User) Name() string { return u.spec.User }
 
 // Users identifies users and decides what they may see. It caches decisions and limits questions
-// like a [Gate]. It is safe for concurrent use.
+// like [Guard]. It is safe for concurrent use.
 type Users struct {
 	config   Config
 	proxy    Proxy
@@ -289,7 +279,7 @@ func (u *Users) ask(ctx context.Context, question func(context.Context) error) e
 	return err
 }
 
-// MayGet reports whether a user may get a path, by the rules of a [Gate]. An error means that there
+// MayGet reports whether a user may get a path, by the rules of [Guard]. An error means that there
 // is no decision.
 func (u *Users) MayGet(ctx context.Context, user *User, path string) (bool, error) {
 	return u.may(ctx, user, "get", path)

@@ -150,7 +150,7 @@ type gated struct {
 func newGated(api API) *gated {
 	g := &gated{}
 	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "page") })
-	g.Handler = NewGate(Config{API: api, Open: []string{"/healthz"}, Report: func(_ time.Duration, err error) {
+	g.Handler = Guard(Config{API: api, Open: []string{"/healthz"}, Report: func(_ time.Duration, err error) {
 		why := "up"
 		if err != nil {
 			why = string(driver.ReasonOf(err))
@@ -162,7 +162,7 @@ func newGated(api API) *gated {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.limited++
-	}}).Handler(page)
+	}}, page)
 	return g
 }
 
@@ -425,7 +425,7 @@ func TestAudience(t *testing.T) {
 		_, gateway := NewUsers(config, Proxy{}).Of(r)
 		exporter := func(c Config) int {
 			w := httptest.NewRecorder()
-			NewGate(c).Handler(http.NotFoundHandler()).ServeHTTP(w, r)
+			Guard(c, http.NotFoundHandler()).ServeHTTP(w, r)
 			if w.Code == http.StatusNotFound { // it has passed the gate
 				return http.StatusOK
 			}

@@ -271,3 +271,53 @@ func lostRules(t *testing.T) []rules.Group {
 	}
 	return out
 }
+
+// TestFailures compares the nodes and devices that fail more often than their cluster with
+// arithmetic by hand: 20 nodes of 8 devices, over a day.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	const nodes, day = 20, 24
+	var file strings.Builder
+	file.WriteString("- interval: 1h\n  input_series:\n")
+	add := func(name, labels, values string) {
+		fmt.Fprintf(&file, "  - {series: '%s{%s}', values: '%s'}\n", name, labels, values)
+	}
+	for i := range nodes {
+		node := fmt.Sprintf("node=%q", fmt.Sprintf("n%d", i))
+		add("node:dra_devices:count1h", node, fmt.Sprintf("8x%d", day))
+		failed := map[int]int{0: 16, 1: 2}[i] // hours, the last ones
+		if failed == 0 {
+			continue
+		}
+		values := fmt.Sprintf("_x%d 1x%d", day-failed+1, failed-1)
+		add("node:dra_failed:info1h", node, values)
+		add("device:dra_failed:info1h", node+`, driver="gpu.x", pool="p", device="gpu-3"`, values)
+	}
+	// A node that is an hour old, of which all devices failed in it.
+	add("node:dra_devices:count1h", `node="new"`, fmt.Sprintf("_x%d 8", day))
+	add("node:dra_failed:info1h", `node="new"`, fmt.Sprintf("_x%d 1", day))
+	for i := range 8 {
+		add("device:dra_failed:info1h", fmt.Sprintf(`node="new", driver="gpu.x", pool="p", device="gpu-%d"`, i),
+			fmt.Sprintf("_x%d 1", day))
+	}
+	file.WriteString("  promql_expr_test:\n")
+	// A day has 25 samples here, since the range begins before the first one.
+	const hours = 20*25*8 + 8
+	const bound = (4 - 1.5) * (4 - 1.5) // of 16 hours
+	for expr, want := range map[string]string{
+		`node:dra_failing:ratio1h`: fmt.Sprintf(`{labels: '{node="n0"}', value: %.2f}`,
+			bound/(25*8)/((16.0+2+1)/hours)),
+		`device:dra_failing:ratio1h`: fmt.Sprintf(
+			`{labels: '{node="n0", driver="gpu.x", pool="p", device="gpu-3"}', value: %.2f}`, bound/25/((16.0+2+8)/hours)),
+	} {
+		fmt.Fprintf(&file, "  - {eval_time: 24h, expr: 'round(sum without () (%s), 0.01)', exp_samples: [%s]}\n", expr, want)
+	}
+	all := groups(t, rules.Defaults())
+	for i := range all {
+		all[i].Rules = slices.DeleteFunc(all[i].Rules, func(r rules.Rule) bool {
+			return r.Record != rules.FailingNodes && r.Record != rules.FailingDevices
+		})
+	}
+	all = slices.DeleteFunc(all, func(g rules.Group) bool { return len(g.Rules) == 0 })
+	testRules(t, all, file.String())
+}
