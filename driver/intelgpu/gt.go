@@ -52,6 +52,9 @@ func (p *pass) discoverGTs(tiles []string) {
 		for _, name := range p.names(d.node + "/gt") {
 			add("", d.node+"/gt", name)
 		}
+		if len(d.gts) == 0 {
+			d.gts = []*gt{p.onlyGT(known[d.node])}
+		}
 		return
 	}
 	for _, tile := range tiles {
@@ -70,6 +73,7 @@ func (p *pass) newGT(tile, folder string) *gt {
 		}
 		if strings.HasSuffix(folder, "/gt0") {
 			g.engine = "render"
+			p.completeGT(g)
 		}
 		g.reasons = p.throttleReasons(folder, "throttle_reason_")
 		return g
@@ -88,6 +92,35 @@ func (p *pass) newGT(tile, folder string) *gt {
 	g.reasons = p.throttleReasons(folder+"/freq0/throttle", "reason_")
 	return g
 }
+
+// completeGT uses files of the card if the folder of the first GT lacks them.
+func (p *pass) completeGT(g *gt) {
+	if _, ok := p.Number(g.clock); !ok {
+		g.clock = p.device.node + "/gt_act_freq_mhz"
+	}
+	if _, ok := p.Number(g.maxClock); !ok {
+		g.maxClock = p.device.node + "/gt_RP0_freq_mhz"
+	}
+	if _, ok := p.Number(g.idle); !ok {
+		g.idle, g.status = p.device.node+rc6Folder+"rc6_residency_ms", p.device.node+rc6Folder+"rc6_enable"
+	}
+}
+
+// onlyGT returns the GT of a GPU without a folder gt, which i915 has since Linux 5.18. Its files
+// are those of the card (i915_sysfs.c). before is its earlier state, or nil.
+func (p *pass) onlyGT(before *gt) *gt {
+	node := p.device.node
+	g := &gt{folder: node, engine: "render", idle: node + rc6Folder + "rc6_residency_ms"}
+	g.status, g.clock = node+rc6Folder+"rc6_enable", node+"/gt_act_freq_mhz"
+	g.maxClock = node + "/gt_RP0_freq_mhz"
+	if before != nil {
+		g.idling = before.idling
+	}
+	return g
+}
+
+// rc6Folder is the folder of the card's own files about its idle state.
+const rc6Folder = "/power/"
 
 func (p *pass) throttleReasons(folder, prefix string) []throttleReason {
 	var reasons []throttleReason
@@ -207,6 +240,9 @@ func (p *pass) isStuck(g *gt) bool {
 // throttling adds the reasons for which a GT is throttled. The kernel reads a register for each
 // file: the reasons are read only if there is one.
 func (p *pass) throttling(g *gt, active map[string]bool) {
+	if g.throttled == "" {
+		return
+	}
 	status, ok := p.Value(g.throttled)
 	if driver.IsMalformed(status) {
 		p.Add(driver.ThrottleActive, status, "other")

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
@@ -317,10 +319,43 @@ const (
 	oneCard   = oneFolder + "drm/card0/"
 )
 
+// A GPU without cardN/gt, as kernels before 5.18 have it, or with a part of it alone, has the
+// card's own files.
+func TestWithoutGT(t *testing.T) {
+	const clock = oneCard + "gt_act_freq_mhz: 300\n"
+	const idle = oneCard + "power/rc6_residency_ms: "
+	for name, tc := range map[string]struct {
+		tree string
+		want map[string]float64
+	}{
+		"clock alone (Comet Lake)": {clock, map[string]float64{"clock graphics": 300e6}},
+		"all": {clock + idle + "1000\n", map[string]float64{
+			"clock graphics": 300e6, "utilization": 0.25, "engine_utilization render": 0.25,
+		}},
+		"a folder of which a part is there": {
+			clock + idle + "1000\n" + oneCard + "gt/gt0/id: 0\n",
+			map[string]float64{"clock graphics": 300e6, "utilization": 0.25, "engine_utilization render": 0.25},
+		},
+		"nothing": {"", map[string]float64{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t, one(i915)+tc.tree)
+			m.sample()
+			m.Later(time.Second)
+			if tc.want["utilization"] > 0 {
+				m.Write(idle + "1750\n")
+			}
+			s := m.sample()["0000:00:02.0"]
+			diff := cmp.Diff(tc.want, drivertest.Values(s))
+			expect.That(t, diff == "" && !s.Unreadable, "unreadable %v, readings (-want +got):\n%s", s.Unreadable, diff)
+		})
+	}
+}
+
 // A device without any readable value is unreadable. One whose values are no numbers is not.
 func TestUnreadable(t *testing.T) {
-	for file, unreadable := range map[string]bool{"rps_act_freq_mhz/folder: 1\n": true, "rps_act_freq_mhz: fast\n": false} {
-		m := newMachine(t, one(i915)+oneCard+"gt/gt0/"+file)
+	for file, unreadable := range map[string]bool{"gt_act_freq_mhz/folder: 1\n": true, "gt_act_freq_mhz: fast\n": false} {
+		m := newMachine(t, one(i915)+oneCard+file)
 		samples, err := m.source.Sample(m.Context())
 		expect.That(t, err != nil && len(samples) == 1 && samples[0].Unreadable == unreadable,
 			"samples %+v, error %v, want one that is unreadable: %v", samples, err, unreadable)

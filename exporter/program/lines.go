@@ -144,7 +144,8 @@ func (p plainJSON) Write(text []byte) (int, error) {
 
 // serverLog is the log for messages of net/http and exporter-toolkit that clients can cause. It
 // lowers the level of errors during the TLS handshake, since each probe that only opens the port
-// causes one. It limits the rate of other warnings and errors, and logs how many it left out.
+// causes one. It limits the rate of other warnings and errors, and logs how many it left out. They
+// make no loggers with attributes of their own, which would have no limit.
 type serverLog struct {
 	slog.Handler
 	limit   *rate.Limiter
@@ -180,16 +181,4 @@ func (l serverLog) Handle(ctx context.Context, r slog.Record) error {
 		}
 	}
 	return l.Handler.Handle(ctx, r)
-}
-
-// WithAttrs implements slog.Handler.
-func (l serverLog) WithAttrs(attrs []slog.Attr) slog.Handler {
-	l.Handler = l.Handler.WithAttrs(attrs)
-	return l
-}
-
-// WithGroup implements slog.Handler.
-func (l serverLog) WithGroup(name string) slog.Handler {
-	l.Handler = l.Handler.WithGroup(name)
-	return l
 }

@@ -108,7 +108,7 @@ func TestServerLog(t *testing.T) {
 			"a line of a handshake, or no line of level info:\n%s", lines)
 		time.Sleep(serverLogEvery)
 		out.Reset()
-		log.With("a", 1).WithGroup("g").Error("broken")
+		log.Error("broken")
 		expect.That(t, strings.Contains(out.String(), "left_out_before=990"),
 			"the next line does not say what was left out: %s", &out)
 	})

@@ -28,9 +28,6 @@ func TestCards(t *testing.T) {
 		path = filepath.Dir(path)
 		vendor, card := filepath.Base(filepath.Dir(path)), filepath.Base(path)
 		name := vendor + "/" + card
-		if name == "intel/cometlake" { // of Linux before 5.18, which is not supported
-			continue
-		}
 		t.Run(name, func(t *testing.T) {
 			content := must.Get(os.ReadFile(filepath.Join(root, "lact", vendor+"-"+card+".json")))(t)
 			sysfs := drmcardtest.Recorded(t, name)

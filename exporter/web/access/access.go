@@ -61,12 +61,12 @@ type Config struct {
 	Limited func()
 }
 
-// Guard returns a handler for those who may read its pages. A permission is cached for two minutes, a
-// refusal for 30 seconds. While the API server does not answer, requests without a cached decision
-// are refused with status 503 within six seconds. Tokens that were never valid cause at most five
-// reviews a second. They delay neither tokens that were valid before nor the successors of those
-// tokens. While fewer than 25 clients send bad tokens, they do not delay the token of a new client
-// either.
+// Guard returns a handler for those who may read its pages. A permission is cached for two minutes,
+// a refusal for 30 seconds. While the API server does not answer, requests without a cached
+// decision are refused with status 503 within six seconds. Tokens that were never valid cause at
+// most five reviews a second. They delay neither tokens that were valid before nor the successors
+// of those tokens. While fewer than 25 clients send bad tokens, they do not delay the token of a
+// new client either.
 func Guard(c Config, next http.Handler) http.Handler {
 	users := NewUsers(c, Proxy{})
 	users.audience = Audience
