@@ -225,7 +225,8 @@ func claimStatus() []Panel {
 			labelsOf(`max by (<claim device>, type, status) (dra_claim_device_condition{<of claims>} == 1)`)).optional(),
 		tableOf("Network data", "Interface, IP addresses and hardware address of the claim's network devices, as their "+
 			"drivers report them.", "no driver reports network data", 12, 6,
-			labelsOf(`max by (<claim device>, interface, ip, hardware_address) (dra_claim_network_info{<of claims>})`)).optional(),
+			labelsOf(`max by (<claim device>, interface, ip, hardware_address) (dra_claim_network_info{<of claims>})`),
+		).optional(),
 	}
 }
 
