@@ -41,7 +41,7 @@ func run(args []string, stderr io.Writer) int {
 	only := flags.String("only", "", "the one file to write, such as rules.yaml; empty: all")
 	runbook := flags.String("runbook", "", "file to write the runbook to; empty: none")
 	chart := flags.String("chart", "", "folder to write the files of the Helm chart to; empty: none")
-	values := flags.String("values", "", "file with the chart's values prometheusRule, compat and gateway; empty: defaults")
+	values := flags.String("values", "", "file with the chart's values prometheusRule, compat and gateway; empty: none")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0

@@ -240,7 +240,8 @@ func TestNamesOfAlerts(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range schema(t, "properties", "prometheusRule", "properties", "alerts", "propertyNames")["enum"].([]any) {
+	of := schema(t, "properties", "prometheusRule", "properties", "alerts", "propertyNames")
+	for _, name := range of["enum"].([]any) {
 		got = append(got, name.(string))
 	}
 	slices.Sort(want)
