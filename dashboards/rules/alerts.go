@@ -337,8 +337,8 @@ func workloadStalledAlert(o *Options) alert {
 		description: "For {{ $value | humanizeDuration }} no member of the workload has shown progress: at least one keeps " +
 			"its device busy and does nothing, and the others do nothing either, or are idle." +
 			asked(itsLabels, "count("+quietRecord+"{<it>})", " {{ . | first | value }}") +
-			asked(itsLabels, "count("+memberRecord+"{<it>})", " of {{ . | first | value }} members are busy and quiet, the others "+
-				"idle. None works on its host."),
+			asked(itsLabels, "count("+memberRecord+"{<it>})", " of {{ . | first | value }} members are busy and quiet, the "+
+				"others idle. None works on its host."),
 		meaning: "A node does not know what the members of a workload on other nodes do, and does not call a claim stalled " +
 			"that may wait for them (`dra_claim_stalled_unknown{reason=\"ranks_elsewhere\"}`). It exports for how long the " +
 			"claim has been quiet (`dra_claim_quiet_seconds`), and this rule sees all members. It fires if all that are " +
