@@ -356,12 +356,12 @@ func TestNothingIsLost(t *testing.T) {
 		ends := map[string]map[string]float64{} // the values of holders that have ended
 		exportertest.Replay(t, func(w *exportertest.World, r join.Result, s *exposition.Snapshot) {
 			x := exportertest.Scrape(t, s)
-			present := map[string]bool{}
+			shown := map[string]bool{}
 			must.That(t, !slices.ContainsFunc(s.Claims, func(h book.Holder) bool { return h.Name == "" }),
 				"what a device plugin gave is a claim")
 			for _, h := range slices.Concat(s.Claims, s.EarlierClaims, s.Pods, s.EarlierPods) {
 				key := h.Namespace + "/" + h.Name + " " + h.Device.String() + h.Born.String()
-				present[key] = true
+				shown[key] = true
 				if h.Ended.IsZero() {
 					delete(ends, key)
 					continue
@@ -383,7 +383,7 @@ func TestNothingIsLost(t *testing.T) {
 				) + len(x.Matching("dra_pod_info", "pod="+h.Name))
 				must.That(t, infos != 0, "%s is kept without its info", key)
 			}
-			maps.DeleteFunc(ends, func(key string, _ map[string]float64) bool { return !present[key] })
+			maps.DeleteFunc(ends, func(key string, _ map[string]float64) bool { return !shown[key] })
 			checkInfos(t, r, x)
 		})
 	})

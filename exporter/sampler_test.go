@@ -418,7 +418,7 @@ func TestSamplerWhenTheClockIsSet(t *testing.T) {
 			t.Parallel()
 			clock := testclock.New()
 			s := steppedSampler(t, clock)
-			holders := func(up book.Up, pods int) {
+			tick := func(up book.Up, pods int) {
 				t.Helper()
 				s.tick(t.Context())
 				d := &s.Latest().Devices[0]
@@ -428,12 +428,12 @@ func TestSamplerWhenTheClockIsSet(t *testing.T) {
 					t.Errorf("the pods of %v are known, want %d", got, pods)
 				}
 			}
-			holders(book.UpNow, 1)
+			tick(book.UpNow, 1)
 			begun := clock.Now()
 			clock.Set(step)
 			clock.Pass(s.maxAge() - time.Second) // the source answered some moments after the clock began
 			expect.OK(t, s.Health())
-			holders(book.UpNow, 1)
+			tick(book.UpNow, 1)
 			ticker, hints := time.NewTicker(time.Hour), make(chan struct{}, 1)
 			defer ticker.Stop()
 			hints <- struct{}{}
@@ -446,7 +446,7 @@ func TestSamplerWhenTheClockIsSet(t *testing.T) {
 				t.Error("a tick that was postponed does not come")
 			}
 			clock.Pass(s.maxAge())
-			holders(book.Down, 0)
+			tick(book.Down, 0)
 			clock.Set(-2 * step)
 			clock.Pass(s.MaxAge)
 			expect.That(t, s.Health() == nil, "not well after the time that is allowed")

@@ -110,7 +110,7 @@ func (m *SelfMetrics) makeSourceMetrics(r maker) {
 	}
 	r.describe(duration)
 	m.duration = r.NewHistogramVec(prometheus.HistogramOpts{
-		Name: duration.Name, Help: duration.Help,
+		Name: duration.Name, Help: duration.Help, //nolint:promlinter // it stands above
 		Buckets:                     []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
 		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 64,
 	}, duration.Labels)

@@ -260,8 +260,8 @@ func anyProcess(dir string) (bool, error) {
 		return err == nil, err
 	}
 	for _, sub := range subfolders(dir) {
-		if any, err := anyProcess(sub); any || err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return any, err
+		if found, err := anyProcess(sub); found || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return found, err
 		}
 	}
 	return false, nil

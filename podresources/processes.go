@@ -187,6 +187,9 @@ func (p *PodProcesses) look(found map[string]process, uid string, pid int) {
 	}
 }
 
+// Processes finds the pods of the processes in a procfs.
+type Processes struct{ procfs string }
+
 // alive reports whether the process runs and is the pod's.
 func (p Processes) alive(uid string, known process) bool {
 	started, ok := p.started(known.pid)
@@ -213,9 +216,6 @@ func (m *PodMembers) Of(uids []string) map[string][]int {
 		}
 	})
 }
-
-// Processes finds the pods of the processes in a procfs.
-type Processes struct{ procfs string }
 
 // NewProcesses returns the processes of the procfs mounted at that path. It must show the host's
 // PID namespace.

@@ -44,7 +44,7 @@ type Row struct {
 }
 
 // Panel is a panel with its queries and its texts.
-type Panel struct {
+type Panel struct { //nolint:recvcheck // what returns a changed copy takes one
 	Title       string
 	Description string
 	Kind        Kind
@@ -236,9 +236,9 @@ func (p Panel) precise(decimals int) Panel {
 	return p
 }
 
-// upTo returns the panel with an axis from 0 to a value.
-func (p Panel) upTo(most float64) Panel {
-	p.max = most
+// ofOne returns the panel with an axis from 0 to 1.
+func (p Panel) ofOne() Panel {
+	p.max = 1
 	return p
 }
 

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/grafana/grafana-foundation-sdk/go/cog"
 	"github.com/grafana/grafana-foundation-sdk/go/common"
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
@@ -18,6 +17,8 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/statetimeline"
 	"github.com/grafana/grafana-foundation-sdk/go/table"
 	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/query"
 )
 
 const (

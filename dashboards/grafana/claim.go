@@ -50,7 +50,7 @@ func claimNodes() list {
 func claimPictures() []Panel {
 	return append(inLine(line("Utilization by device", "The claim's share of each device's utilization.", "percentunit",
 		"not measured; for network devices see Traffic by link", "{{device}} {{node}}",
-		`max by (<device>) (dra_claim_utilization_ratio{<of claims>})`).upTo(1),
+		`max by (<device>) (dra_claim_utilization_ratio{<of claims>})`).ofOne(),
 		line("Power by device", "The claim's share of each device's power.", "watt", "not measured", "{{device}} {{node}}",
 			`max by (<device>) (dra_claim_power_watts{<of claims>})`),
 		line("Memory used", "The claim's share of each device's memory in use.", "bytes", "not measured",
@@ -154,15 +154,15 @@ func claimActivity() []Panel {
 				`rate(dra_claim_active_seconds_total{<of claims>}[$__rate_interval])))
 			  / sum by (<device>) (max by (<claim device>) (`+
 				`rate(dra_claim_allocated_seconds_total{<of claims>}[$__rate_interval]) > 0)),
-			  1)`).upTo(1),
+			  1)`).ofOne(),
 		line("Engines of the claim", "Share of the time in which each engine was busy, of devices that the "+
 			"claim has to itself.", "percentunit", "no source reports engines, or the devices are shared",
 			"{{engine}} {{device}} {{node}}", `max by (<device>, engine) (dra_device_engine_utilization_ratio{<its nodes>, `+
-				`engine=~"`+strings.Join(driver.Standard().Spec(driver.EngineUtilization).SoleLabels, "|")+`"}`+alone+`)`).upTo(1),
+				`engine=~"`+strings.Join(driver.Standard().Spec(driver.EngineUtilization).SoleLabels, "|")+`"}`+alone+`)`).ofOne(),
 		line("FLOP utilization", "Share of the highest rate of each device's tensor cores: the share of the "+
 			"time in which they were busy, times the clock divided by its highest.", "percentunit", "no source reports "+
 			"tensor cores and clocks, or the devices are shared", "{{device}} {{node}}",
-			`max by (<device>) (device:dra_flop_utilization:ratio{<its nodes>}`+alone+`)`).upTo(1),
+			`max by (<device>) (device:dra_flop_utilization:ratio{<its nodes>}`+alone+`)`).ofOne(),
 		line("Traffic by link", "The claim's share of the traffic on its devices' links.", "binBps", "not measured",
 			"{{link}} {{direction}} {{device}} {{node}}",
 			`sum by (<device>, link, direction) (
@@ -182,7 +182,7 @@ func claimIncidents() []Panel {
 		line("Throttled", "Share of the time in which each device ran below its clocks while the claim held "+
 			"it.", "percentunit", "none, or not measured", "{{reason}} {{device}} {{node}}",
 			`max by (<device>, reason) (rate(dra_device_throttled_seconds_total{<its nodes>}[$__rate_interval]) `+
-				`and on (<device>) dra_claim_device_info{<of claims>, admin_access="false"})`).upTo(1),
+				`and on (<device>) dra_claim_device_info{<of claims>, admin_access="false"})`).ofOne(),
 		claimStalled(),
 	}, claimHits()...)
 }

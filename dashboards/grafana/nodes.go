@@ -22,14 +22,14 @@ func nodePictures() []Panel {
 	return append(inLine(
 		line("Device utilization", "Share of the time in which any engine of the device was busy.",
 			"percentunit", "not measured", "{{device}} {{node}}",
-			`max by (<device>) (dra_device_utilization_ratio{<of device>})`).upTo(1),
+			`max by (<device>) (dra_device_utilization_ratio{<of device>})`).ofOne(),
 		line("Device power", "Power that each device draws.", "watt", "not measured", "{{device}} {{node}}",
 			`max by (<device>) (dra_device_power_watts{<of device>})`),
 		line("Device memory in use", "Memory in use as a share of the device's memory.", "percentunit",
 			"not measured", "{{device}} {{node}}",
 			`max by (<device>) (dra_device_memory_used_bytes{<of device>}) /
 			max by (<device>) (dra_device_memory_capacity_bytes{<of device>})`).
-			upTo(1).from(step{0, blue}, step{0.95, red}),
+			ofOne().from(step{0, blue}, step{0.95, red}),
 	), heldOverTime("<of device>", ""))
 }
 
@@ -75,10 +75,10 @@ func nodeUse() []Panel {
 	return []Panel{
 		line("Engine utilization", "Share of the time in which each engine was busy.", "percentunit",
 			"no source reports engines", "{{device}} {{node}} {{engine}}",
-			`max by (<device>, engine) (dra_device_engine_utilization_ratio{<of device>})`).upTo(1),
+			`max by (<device>, engine) (dra_device_engine_utilization_ratio{<of device>})`).ofOne(),
 		line("Occupancy", "Resident warps or waves as a share of the device's maximum. On a busy device a "+
 			"low value means that the kernels are too small for it.", "percentunit", "no source reports it",
-			"{{device}} {{node}}", `max by (<device>) (dra_device_occupancy_ratio{<of device>})`).upTo(1),
+			"{{device}} {{node}}", `max by (<device>) (dra_device_occupancy_ratio{<of device>})`).ofOne(),
 		line("Reserved device memory", "Memory that is reserved for the driver and the firmware of the device.", "bytes",
 			"no source reports it", "{{device}} {{node}}",
 			`max by (<device>) (dra_device_memory_reserved_bytes{<of device>})`).optional(),

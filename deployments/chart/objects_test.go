@@ -176,7 +176,7 @@ func ofPods() []expectation {
 		}},
 		{"DaemonSet", plugins, map[string]string{
 			"{kubelet: {root: /k}}":                "",
-			"{kubelet: {root: /k, plugins: true}}": "true true",
+			"{kubelet: {root: /k, plugins: true}}": "true true", //nolint:dupword // two values
 		}},
 		// The kernel log is read in a privileged container; its source is off without it, unless a
 		// value says on.
@@ -362,8 +362,8 @@ func ofCertificates() []expectation {
 			"gateway":                     tokenAt + "dra-exporter/token tls_config: insecure_skip_verify: true",
 		}},
 		{"Deployment -gateway", ca, map[string]string{
-			"certificate":                 "test-dra-exporter-tls ca.crt ca.crt /etc/exporters",
-			"certificate of cert-manager": "test-dra-exporter-tls ca.crt ca.crt /etc/exporters",
+			"certificate":                 "test-dra-exporter-tls ca.crt ca.crt /etc/exporters", //nolint:dupword // two values
+			"certificate of cert-manager": "test-dra-exporter-tls ca.crt ca.crt /etc/exporters", //nolint:dupword // two values
 			"certificate of a Secret":     "web ca.pem ca.crt /etc/exporters",
 		}},
 		{"Secret -test", `{.stringData.http\.yaml}`, map[string]string{
@@ -371,7 +371,7 @@ func ofCertificates() []expectation {
 				"kubernetes.io/serviceaccount/token tls_config: " + byCA + "test-dra-exporter.monitoring.svc",
 		}},
 		{"Pod -test", podCA, map[string]string{
-			"certificate":             "test-dra-exporter-tls ca.crt ca.crt /etc/exporters",
+			"certificate":             "test-dra-exporter-tls ca.crt ca.crt /etc/exporters", //nolint:dupword // two values
 			"certificate of a Secret": "web ca.pem ca.crt /etc/exporters",
 		}},
 		{"PodMonitor", monitorCA, map[string]string{

@@ -331,15 +331,15 @@ func (e *engineUse) advance(now part, elapsed time.Duration) {
 
 // memory returns the memory of a client, in bytes: its device memory or, if the device has none,
 // its memory of the machine.
-func (c *client) memory() (bytes uint64, ok bool) {
+func (c *client) memory() (total uint64, ok bool) {
 	local := slices.ContainsFunc(c.parts[ofMemory], isLocal)
 	for _, r := range c.parts[ofMemory] {
 		if !local || isLocal(r) {
-			bytes += r.bytes()
+			total += r.bytes()
 			ok = true
 		}
 	}
-	return bytes, ok
+	return total, ok
 }
 
 // isLocal reports whether memory is the device's: vram of amdgpu, vram0 of xe, local0 of i915.

@@ -67,10 +67,10 @@ func TestPluginDevice(t *testing.T) {
 		"a replica of none": {"example.com/x", "::1", PluginDevice{"::1", "", driver.Hardware{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sysfs := t.TempDir()
-			link(t, sysfs, "class/net/eth1/device", "../../../0000:3b:00.0")
-			link(t, sysfs, "class/drm/card1/device", "../../../0000:03:00.0")
-			expect.Equal(t, "", tc.want, NewPluginDevice(tc.resource, tc.id, sysfs))
+			root := t.TempDir()
+			link(t, root, "class/net/eth1/device", "../../../0000:3b:00.0")
+			link(t, root, "class/drm/card1/device", "../../../0000:03:00.0")
+			expect.Equal(t, "", tc.want, NewPluginDevice(tc.resource, tc.id, root))
 		})
 	}
 }

@@ -285,7 +285,8 @@ func (m Metric) rule(rank int) (rule, error) {
 	case m.Combine != "" && r.spec.Type == driver.Counter:
 		return rule{}, fmt.Errorf("combine: %v is a counter, whose sum would fall when a series disappears", r.quantity)
 	}
-	return r, m.addLabels(&r)
+	err := m.addLabels(&r)
+	return r, err
 }
 
 // addLabels sets the source of each label of the quantity. A label with a closed list of values

@@ -120,8 +120,8 @@ endpoints:
 `), "")
 	must.Do(t, err)
 	e := c.Endpoints[0]
-	if e.Driver != "hami-core-gpu.project-hami.io" || e.Match.Label != "pci_bus_id" || e.Refresh != model.Duration(10*time.Second) ||
-		e.Partition.Label != "GPU_I_ID" {
+	if e.Driver != "hami-core-gpu.project-hami.io" || e.Match.Label != "pci_bus_id" ||
+		e.Refresh != model.Duration(10*time.Second) || e.Partition.Label != "GPU_I_ID" {
 		t.Errorf("%+v", e)
 	}
 	first, powers := e.Metrics[1].Name, 0

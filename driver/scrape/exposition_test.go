@@ -43,7 +43,9 @@ func (r *recorder) add(s *sample) {
 
 func TestParse(t *testing.T) {
 	text := "# TYPE a gauge\na{b=\"c\"} 1 1000\na{b=\"d\"} 2\n# TYPE x counter\nx 7\n# TYPE n_total counter\nn_total 3\n"
-	same := []string{`{__name__="a", b="c"} 1 @1970-01-01T00:00:01.000`, `{__name__="a", b="d"} 2`, `{__name__="n_total"} 3`}
+	same := []string{
+		`{__name__="a", b="c"} 1 @1970-01-01T00:00:01.000`, `{__name__="a", b="d"} 2`, `{__name__="n_total"} 3`,
+	}
 	for _, test := range []struct {
 		name, media, body string
 		want              []string
@@ -56,7 +58,8 @@ func TestParse(t *testing.T) {
 		{"no newline at the end", "text/plain", "a 1", []string{`{__name__="a"} 1`}, ""},
 		{
 			"OpenMetrics", openMetricsType, "a_total 1 1000000000.123 # {trace=\"x\"} 0.5 1000000000\n# EOF\n",
-			[]string{`{__name__="a_total"} 1 @2001-09-09T01:46:40.123`}, "",
+			[]string{`{__name__="a_total"} 1 @2001-09-09T01:46:40.123`},
+			"",
 		},
 		{"unwanted is not parsed", "text/plain", "x{ 1\nxy }\na 1\n", []string{`{__name__="a"} 1`}, ""},
 		{
@@ -66,7 +69,8 @@ func TestParse(t *testing.T) {
 		},
 		{
 			"too long a line", "text/plain", "a 1\nx{l=\"" + strings.Repeat("v", maxLine) + "\"} 1\nb 2\n",
-			[]string{`{__name__="a"} 1`}, driver.ReasonMalformed,
+			[]string{`{__name__="a"} 1`},
+			driver.ReasonMalformed,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

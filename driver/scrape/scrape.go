@@ -67,8 +67,8 @@ func New(endpoint Endpoint, sysfs string) (*Source, error) {
 		return nil, fmt.Errorf("endpoint %q: %w", endpoint.Name, err)
 	}
 	return &Source{
-		endpoint: endpoint, client: client, rules: rules, now: time.Now, fresh: freshness{refresh: time.Duration(endpoint.Refresh)},
-		gpus: newAMDGPUs(sysfs), matched: make([]bool, len(endpoint.Metrics)),
+		endpoint: endpoint, client: client, rules: rules, now: time.Now, gpus: newAMDGPUs(sysfs),
+		fresh: freshness{refresh: time.Duration(endpoint.Refresh)}, matched: make([]bool, len(endpoint.Metrics)),
 	}, nil
 }
 

@@ -483,7 +483,7 @@ const noSocket = "there is no such socket"
 func socketTrouble(ctx context.Context, socket string, failed error) Finding {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", socket)
-	text, do := "", ""
+	var text, do string
 	switch {
 	case err == nil:
 		_ = conn.Close()

@@ -343,12 +343,12 @@ func (d *Device) addHealth(facts *deviceFacts, view *podresources.View, preceden
 			d.Readings = append(d.Readings, Reading{Reading: status.Reading(view.At), Origin: Origin{source, 0}, place: from})
 		}
 	}
-	pods, slices := precedence, precedence+1
+	pods, slice := precedence, precedence+1
 	if ofPods == driver.HealthUnknown {
-		pods, slices = slices, pods
+		pods, slice = slice, pods
 	}
 	add(ofPods, healthOfPods, pods)
-	add(ofSlices, healthOfSlices, slices)
+	add(ofSlices, healthOfSlices, slice)
 }
 
 // noteReason records a source's reason for the device's health.

@@ -36,27 +36,33 @@ func TestAttribution(t *testing.T) {
 		"admin alone": {[]podresources.Allocation{admin}, join.AttributionNone, map[string]float64{"root": 0}},
 		"two shares of a claim by capacity": {
 			[]podresources.Allocation{share("a", "1", 1), share("a", "2", 3)},
-			join.AttributionExclusive, map[string]float64{"a": 1},
+			join.AttributionExclusive,
+			map[string]float64{"a": 1},
 		},
 		"two shares against one": {
 			[]podresources.Allocation{share("a", "1"), share("a", "2"), share("b", "3")},
-			join.AttributionEqual, map[string]float64{"a": 2. / 3, "b": 1. / 3},
+			join.AttributionEqual,
+			map[string]float64{"a": 2. / 3, "b": 1. / 3},
 		},
 		"capacity of two resources, and admin": {
 			[]podresources.Allocation{share("a", "1", 1, 10), share("b", "2", 1, 30), admin},
-			join.AttributionCapacity, map[string]float64{"a": (0.5 + 0.25) / 2, "b": (0.5 + 0.75) / 2, "root": 0},
+			join.AttributionCapacity,
+			map[string]float64{"a": (0.5 + 0.25) / 2, "b": (0.5 + 0.75) / 2, "root": 0},
 		},
 		"one resource in common": {
 			[]podresources.Allocation{share("a", "1", 9, 10), share("b", "2", 27)},
-			join.AttributionCapacity, map[string]float64{"a": 0.25, "b": 0.75},
+			join.AttributionCapacity,
+			map[string]float64{"a": 0.25, "b": 0.75},
 		},
 		"capacity of one alone": {
 			[]podresources.Allocation{share("a", "1", 10), share("b", "2")},
-			join.AttributionEqual, map[string]float64{"a": 0.5, "b": 0.5},
+			join.AttributionEqual,
+			map[string]float64{"a": 0.5, "b": 0.5},
 		},
 		"none of a resource is no capacity": {
 			[]podresources.Allocation{share("a", "1", 10), share("b", "2", 0)},
-			join.AttributionEqual, map[string]float64{"a": 0.5, "b": 0.5},
+			join.AttributionEqual,
+			map[string]float64{"a": 0.5, "b": 0.5},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

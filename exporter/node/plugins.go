@@ -250,11 +250,11 @@ func (n *Node) Attachments() []driver.Attachment {
 // attached returns the devices that may be network interfaces of pods: devices whose driver reports
 // the interface's name in the claim's status (KEP-4817); interfaces of the host, and RDMA devices,
 // both of which keep their names.
-func attached(allocations []podresources.Allocation, inventory driver.Inventory) []attachment {
+func attached(allocations []podresources.Allocation, known driver.Inventory) []attachment {
 	var out []attachment
 	for i := range allocations {
 		a := &allocations[i]
-		hardware := inventory[a.Device].Hardware
+		hardware := known[a.Device].Hardware
 		name := hardware.NetDev
 		if a.Network != nil && a.Network.Interface != "" {
 			name = a.Network.Interface
@@ -301,12 +301,12 @@ func (n *Node) Holders(asked func(*driver.Hardware) bool) []driver.PodProcesses 
 // held returns the devices for which asked is true, by the UIDs of the pods that hold them. It
 // omits admin access, and devices of guests, which have no processes on the host.
 func held(
-	allocations []podresources.Allocation, inventory driver.Inventory, asked func(*driver.Hardware) bool,
+	allocations []podresources.Allocation, known driver.Inventory, asked func(*driver.Hardware) bool,
 ) map[string][]driver.Hardware {
 	out := map[string][]driver.Hardware{}
 	for i := range allocations {
 		a := &allocations[i]
-		hardware := inventory[a.Device].Hardware
+		hardware := known[a.Device].Hardware
 		if a.Admin || !hardware.Kind.Measurable() || !asked(&hardware) {
 			continue
 		}

@@ -43,7 +43,7 @@ func (in inputs) watch(ctx context.Context) {
 
 // open opens the inputs for the flags.
 func open(o *options, m memory, list []Source, metrics node.Metrics, log *slog.Logger) (in inputs, err error) {
-	if err = o.checkFolders(); err != nil {
+	if err := o.checkFolders(); err != nil {
 		return in, err
 	}
 	if in.api, err = newAPI(o, log); err != nil {

@@ -245,7 +245,7 @@ var errCheck = errors.New("check: something does not work, see above")
 // runCheck reads every input once, and prints what was found, what is missing, and why.
 func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, w io.Writer) error {
 	found := check.NewInputs()
-	in, err := open(o, newMemory(debug.SetMemoryLimit(-1)), list, found, log)
+	in, err := open(o, newMemory(debug.SetMemoryLimit(-1)), list, found, log) //nolint:contextcheck // it asks nobody yet
 	if err != nil {
 		return err
 	}

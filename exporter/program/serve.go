@@ -61,7 +61,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 	registry := prometheus.NewRegistry()
 	metrics := exporter.NewSelfMetrics(registry, o.inputs.Name, log)
 	lines.onDrop(metrics.LogDropped)
-	in, err := open(o, memory, list, metrics, log)
+	in, err := open(o, memory, list, metrics, log) //nolint:contextcheck // it asks nobody yet
 	if err != nil {
 		return err
 	}
@@ -264,11 +264,11 @@ func makeSources(o *options, list []Source, n *node.Node) ([]driver.Source, erro
 	if o.scrapeConfig == "" {
 		return append(out, last...), nil
 	}
-	config, err := scrape.Load(o.scrapeConfig)
+	loaded, err := scrape.Load(o.scrapeConfig)
 	if err != nil {
 		return nil, badFile("source.scrape.config", o.scrapeConfig, err)
 	}
-	for _, endpoint := range config.Endpoints {
+	for _, endpoint := range loaded.Endpoints {
 		source, err := scrape.New(endpoint, mounts.Sysfs)
 		if err != nil {
 			return nil, badFile("source.scrape.config", o.scrapeConfig, err)

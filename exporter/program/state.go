@@ -275,17 +275,17 @@ const maxObjects = 32
 
 // newEvents returns the writer of events, and the function that receives incidents.
 func newEvents(
-	node string, api *kube.Client, metrics *exporter.SelfMetrics,
+	of string, api *kube.Client, metrics *exporter.SelfMetrics,
 ) (*events.Writer, func(*recorder.Incident, int)) {
 	for _, result := range events.Results() {
 		metrics.Event(string(result), 0)
 	}
 	writer := events.New(events.Config{
-		API: api, Node: node,
+		API: api, Node: of,
 		Count: func(r events.Result) { metrics.Event(string(r), 1) }, State: metrics.EventSent,
 	})
 	return writer, func(i *recorder.Incident, times int) {
-		all := eventsOf(node, i, times)
+		all := eventsOf(of, i, times)
 		few := all[:min(len(all), maxObjects)]
 		writer.Write(few...)
 		metrics.Event(string(driver.ReasonTooMany), len(all)-len(few))
@@ -294,7 +294,7 @@ func newEvents(
 
 // eventsOf returns the events for the claims and then the pods that an incident hit, or may have
 // hit. times is the number of occurrences; 0: the incident is over.
-func eventsOf(node string, i *recorder.Incident, times int) []events.Event {
+func eventsOf(of string, i *recorder.Incident, times int) []events.Event {
 	var out []events.Event
 	add := func(kind, name, uid string, h *recorder.Holder) {
 		object := events.Object{Kind: kind, Namespace: h.Namespace, Name: name, UID: uid}
@@ -302,7 +302,7 @@ func eventsOf(node string, i *recorder.Incident, times int) []events.Event {
 			return
 		}
 		e := events.Event{
-			Object: object, Reason: reasonOf(i.Kind), Message: present.EventText(node, i, h, kind == events.Pod), At: i.Last,
+			Object: object, Reason: reasonOf(i.Kind), Message: present.EventText(of, i, h, kind == events.Pod), At: i.Last,
 			Times: times,
 		}
 		if times == 0 {

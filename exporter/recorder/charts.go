@@ -161,6 +161,15 @@ func (v *Values) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// cut is a window of a tape.
+type cut struct {
+	times []time.Time
+	lines []line // ordered by owner, quantity and labels
+
+	room   Values // of codes
+	floats []float64
+}
+
 // labelled is a quantity with label values.
 type labelled struct {
 	quantity driver.Quantity
@@ -206,15 +215,6 @@ func (c *cut) chart(lines []line, most int, catalogue driver.Catalogue) *Chart {
 		})
 	}
 	return out
-}
-
-// cut is a window of a tape.
-type cut struct {
-	times []time.Time
-	lines []line // ordered by owner, quantity and labels
-
-	room   Values // of codes
-	floats []float64
 }
 
 // line is a series in a window.

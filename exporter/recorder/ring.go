@@ -434,11 +434,12 @@ func codeOf(v float64) code {
 
 // value returns the value of a code, NaN if it is absent.
 func (c code) value() float64 {
-	switch {
-	case c == absent:
+	switch c {
+	case absent:
 		return math.NaN()
-	case c == 0:
+	case 0:
 		return 0
+	default:
 	}
 	return math.Copysign(math.Float64frombits((uint64(c&^absent)+lowest)<<dropped), float64(int16(c)))
 }

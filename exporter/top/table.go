@@ -77,15 +77,26 @@ func (v View) columns() []column {
 		}
 	case ViewIncidents:
 		return []column{
-			node, state, {title: "INCIDENT"}, {title: "HIT"}, {title: "BEGAN"}, {title: "LASTS"}, {title: "TIMES"},
-			{title: "LAST"}, {title: "ID", wide: true},
+			node, state,
+			{title: "INCIDENT"},
+			{title: "HIT"},
+			{title: "BEGAN"},
+			{title: "LASTS"},
+			{title: "TIMES"},
+			{title: "LAST"},
+			{title: "ID", wide: true},
 		}
 	case ViewDevices:
 	}
 	return []column{
-		node, device, state, utilization, power, pods, memory, {title: "TEMP", wide: true}, quiet, traffic,
-		{title: "CLAIM", by: ByClaim, list: true}, {title: "MODEL", wide: true}, {title: "DRIVER", wide: true},
-		{title: "POOL", wide: true}, {title: "WHY", wide: true},
+		node, device, state, utilization, power, pods, memory,
+		{title: "TEMP", wide: true},
+		quiet, traffic,
+		{title: "CLAIM", by: ByClaim, list: true},
+		{title: "MODEL", wide: true},
+		{title: "DRIVER", wide: true},
+		{title: "POOL", wide: true},
+		{title: "WHY", wide: true},
 	}
 }
 

@@ -36,7 +36,8 @@ func TestRowsAsJSON(t *testing.T) {
 	}
 	must.Do(t, json.Unmarshal([]byte(body), &rows))
 	first := rows.Claims[0]
-	if first[1] != "lazy" || rows.IDs[int(first[2].(float64))] != jointest.ID("gpu-3").String() || fmt.Sprint(first[3]) != "[2 min 120]" {
+	if first[1] != "lazy" || rows.IDs[int(first[2].(float64))] != jointest.ID("gpu-3").String() ||
+		fmt.Sprint(first[3]) != "[2 min 120]" {
 		t.Errorf("the first claim is %v, with devices %v", first, rows.IDs)
 	}
 	expect.That(t, len(rows.Troubles) == 1 && strings.HasPrefix(rows.Troubles[0].Do, "restart the node"),

@@ -76,8 +76,8 @@ func serving(t *testing.T, latest *exposition.Snapshot, more func(*Config)) *htt
 	return server
 }
 
-func fetch(t *testing.T, url string) (status int, body string) {
-	response, err := http.Get(url)
+func fetch(t *testing.T, address string) (status int, body string) {
+	response, err := http.Get(address)
 	must.Do(t, err)
 	defer response.Body.Close()
 	return response.StatusCode, string(must.Get(io.ReadAll(response.Body))(t))

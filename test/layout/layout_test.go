@@ -49,12 +49,12 @@ func TestTopLevel(t *testing.T) {
 // a home folder.
 func TestNoMachinePaths(t *testing.T) {
 	// Split, so that this file does not contain them.
-	path := regexp.MustCompile(`(^|[^\w.~/-])/(wo` + `rk|ro` + `ot|ho` + `me|Us` + `ers)/\w|\.\./sha` + `red\b`)
+	machine := regexp.MustCompile(`(^|[^\w.~/-])/(wo` + `rk|ro` + `ot|ho` + `me|Us` + `ers)/\w|\.\./sha` + `red\b`)
 	for _, text := range []string{"see /wo" + "rk/x", `"/ro` + `ot/go"`, "../sha" + "red/a", "(/ho" + "me/a"} {
-		expect.That(t, path.MatchString(text), "%q is not recognized as a path of a machine", text)
+		expect.That(t, machine.MatchString(text), "%q is not recognized as a path of a machine", text)
 	}
 	for file, content := range contents(t, func(string) bool { return true }) {
-		found := path.Find(bytes.ReplaceAll(content, []byte("/home/kubernetes/bin/nvidia"), nil))
+		found := machine.Find(bytes.ReplaceAll(content, []byte("/home/kubernetes/bin/nvidia"), nil))
 		expect.That(t, found == nil, "%s has a path of a developer's machine: %q", file, found)
 	}
 }
@@ -62,7 +62,7 @@ func TestNoMachinePaths(t *testing.T) {
 // Comments on lines of their own wrap at 100 columns, with tabs as one; the linter lll limits all
 // lines to 120. Directives, code, tables and single long words cannot be wrapped.
 func TestCommentsWrap(t *testing.T) {
-	wraps := regexp.MustCompile(`^\t*// {1,4}[^\s|].* .*[^\s]`)
+	wraps := regexp.MustCompile(`^\t*// {1,4}[^\s|].* .*\S`)
 	long := func(line string) bool { return utf8.RuneCountInString(line) > 100 && wraps.MatchString(line) }
 	words := strings.Repeat("word ", 20)
 	for text, want := range map[string]bool{
@@ -74,10 +74,10 @@ func TestCommentsWrap(t *testing.T) {
 	}
 	generated := regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 	checked := 0
-	for path, content := range contents(t, isGo) {
+	for file, content := range contents(t, isGo) {
 		if checked++; !generated.Match(content) {
 			for line := range strings.Lines(string(content)) {
-				expect.That(t, !long(strings.TrimRight(line, "\n")), "%s: a comment of more than 100 columns: %s", path, line)
+				expect.That(t, !long(strings.TrimRight(line, "\n")), "%s: a comment of more than 100 columns: %s", file, line)
 			}
 		}
 	}
@@ -133,8 +133,8 @@ func TestLinks(t *testing.T) {
 		}},
 		{program, "the shipped program tests nothing", func(p linked) bool {
 			// go-dcgm has test helpers outside of _test.go files.
-			testing := slices.Contains(p.Imports, "testing") && !p.Standard && !p.under("github.com/NVIDIA/go-dcgm")
-			return testing || p.under("go.uber.org/goleak")
+			tests := slices.Contains(p.Imports, "testing") && !p.Standard && !p.under("github.com/NVIDIA/go-dcgm")
+			return tests || p.under("go.uber.org/goleak")
 		}},
 		{program, "the shipped program parses no PromQL and makes no dashboards", func(p linked) bool {
 			return p.under(module+"/dashboards", "github.com/prometheus/prometheus/promql",
@@ -283,15 +283,15 @@ func contents(t *testing.T, of func(path string) bool) iter.Seq2[string, []byte]
 // with returns the files of some paths that a regular expression matches.
 func with(t *testing.T, pattern string, of func(path string) bool) (out []string) {
 	expression := regexp.MustCompile(pattern)
-	for path, content := range contents(t, of) {
+	for file, content := range contents(t, of) {
 		if expression.Match(content) {
-			out = append(out, path)
+			out = append(out, file)
 		}
 	}
 	return out
 }
 
-func isGo(path string) bool { return strings.HasSuffix(path, ".go") }
+func isGo(file string) bool { return strings.HasSuffix(file, ".go") }
 
 // output runs a program in the top folder.
 func output(t *testing.T, name string, args ...string) string {

@@ -67,7 +67,7 @@ func TestLedgerUses(t *testing.T) {
 			files[name] = content
 		}
 	}
-	order := regexp.MustCompile(`(?m)^\w+(?:  | [^:]+$)`).FindAllString(ledgerParts, -1)
+	order := regexp.MustCompile(`(?m)^\w+(?: {2}| [^:]+$)`).FindAllString(ledgerParts, -1)
 	for i := range order {
 		order[i] = strings.Fields(order[i])[0]
 	}

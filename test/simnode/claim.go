@@ -2,6 +2,9 @@ package simnode
 
 import (
 	"cmp"
+	"fmt"
+	"hash/fnv"
+	"net"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -114,6 +117,9 @@ func (c *claim) object() resourcev1.ResourceClaim {
 	}
 	for _, a := range c.allocated {
 		out.Status.Allocation.Devices.Results = append(out.Status.Allocation.Devices.Results, a.object())
+		if a.device.Driver == NICDriver {
+			out.Status.Devices = append(out.Status.Devices, a.status(allocatedAt))
+		}
 	}
 	for _, p := range c.pods {
 		out.Status.ReservedFor = append(out.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{
@@ -131,6 +137,24 @@ func (c *claim) classOf(request Request) string {
 		}
 	}
 	return ""
+}
+
+// status returns the status that dranet reports for an interface that it has moved into a pod
+// (KEP-4817).
+func (a allocated) status(at metav1.Time) resourcev1.AllocatedDeviceStatus {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(a.device.Name)) // never fails
+	mac := net.HardwareAddr(hash.Sum([]byte{0x02, 0}))
+	return resourcev1.AllocatedDeviceStatus{
+		Driver: a.device.Driver, Pool: Name, Device: a.device.Name,
+		Conditions: []metav1.Condition{
+			{Type: "Ready", Status: metav1.ConditionTrue, Reason: "NetworkDeviceReady", LastTransitionTime: at},
+			{Type: "NetworkReady", Status: metav1.ConditionTrue, Reason: "NetworkReady", LastTransitionTime: at},
+		},
+		NetworkData: &resourcev1.NetworkDeviceData{
+			InterfaceName: a.device.Name, IPs: []string{fmt.Sprintf("192.0.2.%d/24", mac[5])}, HardwareAddress: mac.String(),
+		},
+	}
 }
 
 func (r Request) object(class string) resourcev1.DeviceRequest {

@@ -63,8 +63,8 @@ func newGPU(i int) GPU {
 	g := GPU{
 		PCIBus: int64(0x1b + i),
 		Work: Work{
-			Graphics: 0.755, SM: 0.5, Occupancy: 0.25, Tensor: 0.125, DRAM: 0.3, FP64: 0.12, FP32: 0.13, FP16: 0.14, Integer: 0.11,
-			MemoryTotal: 80 << 30, Memory: 16 << 30, MemoryReserved: 1 << 30,
+			Graphics: 0.755, SM: 0.5, Occupancy: 0.25, Tensor: 0.125, DRAM: 0.3, FP64: 0.12, FP32: 0.13,
+			FP16: 0.14, Integer: 0.11, MemoryTotal: 80 << 30, Memory: 16 << 30, MemoryReserved: 1 << 30,
 		},
 		Utilization: 0.75, MemoryUtilization: 0.25, Encoder: 0.1, Decoder: 0.2,
 		Power: 312.5 + float64(i), Energy: 1e6 * float64(i+1), Temperature: 61, MemoryTemperature: 70,
@@ -97,7 +97,8 @@ func (m *Machine) Partition(gpu, instances int) {
 		g.Instances[i] = Instance{
 			Present: 1, GPUInstance: int64(7 + i), ComputeInstances: 1, Profile: 19, name: text("1g.10gb"),
 			Work: Work{
-				Graphics: float64(i+1) / 10, SM: 0.05, Occupancy: 0.04, Tensor: 0.03, DRAM: 0.02, FP64: 0.02, FP32: 0.03, FP16: 0.04, Integer: 0.01,
+				Graphics: float64(i+1) / 10, SM: 0.05, Occupancy: 0.04, Tensor: 0.03, DRAM: 0.02, FP64: 0.02,
+				FP32: 0.03, FP16: 0.04, Integer: 0.01,
 				MemoryTotal: 10 << 30, Memory: float64(i+1) * (1 << 30), MemoryReserved: 1 << 27,
 			},
 		}

@@ -60,7 +60,7 @@ func leaderElse(member int, leader, other Phase) Phase {
 	return other
 }
 
-func healthyGroups() []Group { //nolint:funlen // a table
+func healthyGroups() []Group {
 	steps := stepsOverNetwork()
 	return []Group{
 		group("group-tokenizes", "rank 0 tokenizes in sixteen processes for 35 minutes, three members spin",
@@ -83,28 +83,28 @@ func healthyGroups() []Group { //nolint:funlen // a table
 			}),
 		group("group-scores-on-cpu", "rank 0 computes scores in one thread for twelve minutes, without a byte or a new page",
 			"github.com/jpata/particleflow/issues/390", indexedJob, 4, func(i int) []Phase {
-				return []Phase{loop(0, work("steps", hour, steps),
+				return []Phase{loop(work("steps", hour, steps),
 					leaderElse(i, work("score", 12*minute, open(72).host(1, 6)), wait("barrier", 12*minute, OthersHost,
 						spinNet(72, 16))))}
 			}),
 		group("group-uneven-data", "one member has more batches: it works on for 15 minutes", "reasoning: DDP's join",
 			pyTorchJob, 4, func(i int) []Phase {
-				return []Phase{loop(0, work("epoch", 2*hour, steps), leaderElse(i, work("more batches", 15*minute, trainBF16(72)),
+				return []Phase{loop(work("epoch", 2*hour, steps), leaderElse(i, work("more batches", 15*minute, trainBF16(72)),
 					wait("join", 15*minute, OthersWork, spinNet(72, 16))))}
 			}),
 		group("group-rl", "trainers spin in a broadcast while rollouts decode for 25 minutes",
 			"github.com/huggingface/open-r1/issues/620",
 			rayCluster, 4, func(i int) []Phase {
 				if i >= 2 {
-					return []Phase{loop(0, work("rollouts", 25*minute, decode(72, 0.9)), wait("update", 6*minute, OthersWork,
+					return []Phase{loop(work("rollouts", 25*minute, decode(72, 0.9)), wait("update", 6*minute, OthersWork,
 						open(72).cpu(1.05)))}
 				}
-				return []Phase{loop(0, wait("broadcast", 25*minute, OthersWork, spinNet(60, 16)), work("update", 6*minute, steps))}
+				return []Phase{loop(wait("broadcast", 25*minute, OthersWork, spinNet(60, 16)), work("update", 6*minute, steps))}
 			}),
 		group("group-server-at-night", "a server over two nodes: the leader idles without requests, the worker spins in "+
 			"a receive",
 			"github.com/zai-org/GLM-130B/issues/32", leaderWorkerSet, 2, func(i int) []Phase {
-				return []Phase{loop(0, work("day", 14*hour, decode(74, 0.6).links(0, 700e6).cpu(2)),
+				return []Phase{loop(work("day", 14*hour, decode(74, 0.6).links(0, 700e6).cpu(2)),
 					leaderElse(i, idle("night", 10*hour, open(74).cpu(1.05).net(3e3, 3e3)), Phase{
 						Name: "night", For: 10 * hour, Truth: Idle, Others: OthersIdle, Load: spinNet(74, 2),
 					}))}
@@ -112,18 +112,18 @@ func healthyGroups() []Group { //nolint:funlen // a table
 		group("group-solver", "each member solves an implicit step on the CPUs for twelve minutes", "reasoning: CFD",
 			mpiJob, 4,
 			func(int) []Phase {
-				return []Phase{loop(0, work("explicit", 18*minute, stencil(50).links(0, 2e9).cpu(2)),
+				return []Phase{loop(work("explicit", 18*minute, stencil(50).links(0, 2e9).cpu(2)),
 					work("implicit on CPU", 12*minute, open(50).host(16, 600).links(0, 30e6)))}
 			}),
 		group("group-prepares-for-long", "after an hour, rank 0 prepares the next part of the data in eight processes for "+
 			"90 minutes, its device idles", "reasoning: tokenizing of a large corpus", pyTorchJob, 4, func(i int) []Phase {
-			return []Phase{loop(0, work("steps", hour, steps),
+			return []Phase{loop(work("steps", hour, steps),
 				leaderElse(i, work("prepare", 90*minute, open(72).host(8, 20e3).disk(40e6, 60e6)),
 					wait("barrier", 90*minute, OthersHost, spinNet(72, 16))))}
 		}),
 		group("group-replaced", "a member's node is lost: seven minutes until its pod runs again, the others wait at "+
 			"the rendezvous", "reasoning: torchrun", pyTorchJob, 3, func(i int) []Phase {
-			return []Phase{loop(0, work("steps", 4*hour, steps),
+			return []Phase{loop(work("steps", 4*hour, steps),
 				leaderElse(i, idle("node lost", 5*minute, Load{}),
 					wait("until the watchdog aborts", 5*minute, OthersGone, spinNet(72, 16))),
 				wait("rendezvous", 7*minute, OthersHost, rest().net(3e3, 3e3)),
@@ -202,18 +202,18 @@ func Efficiencies() []Efficiency {
 			work("steps", 0, busy(0.5, 0.9))), 0.45, 0.45},
 		{
 			job("flops-alternate", "steps at the full clock, and longer pauses in which the clock falls to its lowest",
-				"reasoning", loop(0, work("steps", 24*second, busy(0.8, 1)), wait("batch", 36*second, OthersHost, pause))),
+				"reasoning", loop(work("steps", 24*second, busy(0.8, 1)), wait("batch", 36*second, OthersHost, pause))),
 			0.32, 0.161,
 		},
 		{
 			job("flops-capped", "a cap of power lowers the clock while the tensor pipe works, and not while it pauses",
-				"reasoning", loop(0, work("steps", 30*second, busy(0.8, 0.708)), wait("batch", 30*second, OthersHost, open(20)))),
+				"reasoning", loop(work("steps", 30*second, busy(0.8, 0.708)), wait("batch", 30*second, OthersHost, open(20)))),
 			0.283, 0.341,
 		},
 		{job("flops-throttled-later", "after half of the time heat takes half of the clock", "reasoning",
 			work("cool", 2*hour, busy(0.6, 1)), work("hot", 2*hour, busy(0.6, 0.5))), 0.45, 0.45},
 		{job("flops-of-bursts", "short bursts between long pauses at the lowest clock", "reasoning",
-			loop(0, work("burst", 4*second, busy(0.8, 1)), idle("pause", 36*second, pause))), 0.08, 0.0205},
+			loop(work("burst", 4*second, busy(0.8, 1)), idle("pause", 36*second, pause))), 0.08, 0.0205},
 		{job("flops-none", "no tensors", "recording mc_fp32", work("simulate", 0, mcFP32())), 0, 0},
 	}
 }

@@ -146,9 +146,9 @@ func hang(others Others, l Load) Phase {
 	return Phase{Name: "hang", Truth: Hangs, Others: others, Load: l}
 }
 
-// loop repeats phases for a time, 0 for ever.
-func loop(length time.Duration, phases ...Phase) Phase {
-	return Phase{Name: "loop", For: length, Loop: phases}
+// loop repeats phases for ever.
+func loop(phases ...Phase) Phase {
+	return Phase{Name: "loop", Loop: phases}
 }
 
 // spread returns the phase with a length that varies.

@@ -24,7 +24,7 @@ func trainingKinds() []Kind {
 	ddp := trainBF16(70).host(14, 3000).disk(60e6, 8e3).links(60e9, 0)
 	return []Kind{
 		job("train-bf16", "steps without a pause, a checkpoint each half hour", "recordings train_bf16, train_checkpoint",
-			work("start", 40*second, start()), loop(0, work("steps", 30*minute, trainBF16(40)).spread(0.02),
+			work("start", 40*second, start()), loop(work("steps", 30*minute, trainBF16(40)).spread(0.02),
 				work("checkpoint", 45*second, open(40).host(1, 119e3).disk(0, 450e6).pcie(5e6, 476e6)))),
 		job("rank0-tokenizes-in-pod",
 			"rank 0 of the same pod tokenizes with one thread, the others spin: as many threads are busy as would be in a "+
@@ -32,13 +32,13 @@ func trainingKinds() []Kind {
 			work("start", minute, start().cpu(8)), wait("rank 0 tokenizes", 35*minute, OthersHost, spin(2, 16).host(8, 1800).
 				disk(6e6, 9e6).grown(40, 12)), work("steps", 0, ddp)).devices(8),
 		job("checkpoint-10min-to-disk", "rank 0 gathers and writes 230 GB for ten minutes, the others wait in a barrier",
-			"recording wait_checkpoint; size by reasoning", loop(0, work("steps", 50*minute, ddp),
+			"recording wait_checkpoint; size by reasoning", loop(work("steps", 50*minute, ddp),
 				wait("checkpoint", 10*minute, OthersHost, spin(70, 16).host(8, 4e3).disk(0, 380e6)))).devices(8),
 		job("validation-on-cpu",
 			"each hour rank 0 computes scores for twelve minutes in one thread (COCO's evaluation), the others wait in a "+
 				"barrier: as many threads are busy as would be in a hang",
 			"github.com/jpata/particleflow/issues/390 and reasoning",
-			loop(0, work("steps", hour, ddp), work("predict", 3*minute, ddp.duty(0.4)),
+			loop(work("steps", hour, ddp), work("predict", 3*minute, ddp.duty(0.4)),
 				wait("rank 0 scores", 12*minute, OthersHost, spin(70, 16).host(8, 450).grown(66, 20)))).devices(8),
 		job("dev-pod-sleeps", "sleep infinity with a claim: nobody has opened the device yet", "reasoning",
 			idle("sleep", 0, Load{Anon: 1e6, File: 2e6, CPU: 0.0001})),
@@ -51,22 +51,22 @@ func memberKinds() []Kind {
 	return []Kind{
 		job("checkpoint-elsewhere-no-labels",
 			"the same, in bare pods that only environment variables join: nothing tells that it has members",
-			"reasoning: torchrun in plain pods", loop(0, work("steps", 100*minute, steps),
+			"reasoning: torchrun in plain pods", loop(work("steps", 100*minute, steps),
 				wait("barrier", 10*minute, OthersHost, spinNet(72, 16).cpu(16.2)))).devices(8).
 			in(Pod{WorkloadKind: "Pod", Members: 4}),
 		job("uneven-data-join", "members with fewer batches wait in Join for 15 minutes at the end of each epoch",
-			"reasoning: DDP's join", loop(0, work("epoch", 2*hour, steps.cpu(3)),
+			"reasoning: DDP's join", loop(work("epoch", 2*hour, steps.cpu(3)),
 				wait("join", 15*minute, OthersWork, spinNet(72, 16)))).in(pyTorchJob(8)),
 		job("rl-trainer-waits", "the trainers wait 25 minutes in a broadcast for rollouts of other pods",
-			"github.com/huggingface/open-r1/issues/620", loop(0, wait("broadcast", 25*minute, OthersWork, spinNet(60, 16)).
+			"github.com/huggingface/open-r1/issues/620", loop(wait("broadcast", 25*minute, OthersWork, spinNet(60, 16)).
 				spread(0.1), work("update", 6*minute, steps.cpu(3)))).in(rayCluster(9)),
 		job("leader-worker-server",
 			"the worker of a server over two nodes waits for requests in a receive, at full utilization, all night",
-			"github.com/zai-org/GLM-130B/issues/32", loop(0, work("day", 14*hour, decode(74, 0.6).links(0, 700e6).cpu(2)),
+			"github.com/zai-org/GLM-130B/issues/32", loop(work("day", 14*hour, decode(74, 0.6).links(0, 700e6).cpu(2)),
 				Phase{Name: "night", For: 10 * hour, Truth: Idle, Others: OthersIdle, Load: spinNet(74, 2)})).
 			in(leaderWorkerSet(2)),
 		job("nvshmem-waits", "a kernel of all SMs polls for data of another member, which reads files for 20 minutes",
-			"reasoning", loop(0, work("steps", hour, stencil(50).links(40e9, 0)),
+			"reasoning", loop(work("steps", hour, stencil(50).links(40e9, 0)),
 				wait("poll", 20*minute, OthersHost, spin(50, 132)))).in(mpiJob(2)),
 	}
 }
@@ -77,12 +77,12 @@ func servingKinds() []Kind {
 		job("vllm-tp2-spins-idle",
 			"with two devices the worker waits for the next request in a broadcast: full utilization, nothing to do, for days",
 			"github.com/vllm-project/vllm/issues/12664",
-			loop(0, work("request", 20*second, decode(74, 0.9).links(30e9, 0).cpu(3)), Phase{
+			loop(work("request", 20*second, decode(74, 0.9).links(30e9, 0).cpu(3)), Phase{
 				Name: "no request", For: 3 * hour,
 				Spread: 0.7, Truth: Idle, Load: spin(74, 16).cpu(2.1),
 			})).in(deployment()).devices(2),
 		job("glm-broadcast", "ranks wait for the next prompt in a broadcast at 66 W of a V100, rank 0 idles",
-			"github.com/zai-org/GLM-130B/issues/32", loop(0, work("prompt", 40*second, decode(20, 0.9).links(10e9, 0)),
+			"github.com/zai-org/GLM-130B/issues/32", loop(work("prompt", 40*second, decode(20, 0.9).links(10e9, 0)),
 				Phase{Name: "no prompt", For: 70 * minute, Spread: 0.5, Truth: Idle, Load: spin(20, 16).cpu(8)})).in(onePod()).
 			devices(8).on(V100(), NVMLOnly),
 		job("nvenc-transcoding", "decoder and encoder work, the SMs do almost nothing", "reasoning",
@@ -90,13 +90,13 @@ func servingKinds() []Kind {
 		job("amd-idle-model-resident",
 			"amdgpu reports 100 % busy and boosts the clock as long as a compute context is resident, with nothing running",
 			"github.com/ROCm/legacy-rocm-build/issues/5706, github.com/tobocop2/lilbee/issues/675",
-			loop(0, work("answer", 30*second, decode(24, 0.9)), Phase{
+			loop(work("answer", 30*second, decode(24, 0.9)), Phase{
 				Name: "no request", For: 4 * hour, Spread: 0.4,
 				Truth: Idle, Load: phantom(24),
 			})).on(R9700(), AMDSysfs).in(deployment()),
 		job("work-queue-in-kernel",
 			"a persistent kernel polls a queue in the device's memory; a task comes each seven minutes", "reasoning",
-			loop(0, work("task", 9*second, mcFP32()).spread(0.5), Phase{
+			loop(work("task", 9*second, mcFP32()).spread(0.5), Phase{
 				Name: "polls the queue", For: 7 * minute, Spread: 0.6,
 				Truth: Idle, Load: spin(4, 132).cpu(0.3).net(2e3, 2e3),
 			})).in(deployment()),
@@ -129,7 +129,7 @@ func computingKinds() []Kind {
 		job("dependent-loads-few-blocks", "the same in 16 blocks, with as little activity as a spin",
 			"recording pointer_chase, a part of the SMs", work("walk", 0, chase().duty(0.121).whole())),
 		job("coupled-solver-polls", "the kernel polls a flag while the host prepares the next interval for nine minutes",
-			"recordings hang_spin_hostflag, wait_tokenizing", loop(0, work("interval", 6*minute, stencil(30)),
+			"recordings hang_spin_hostflag, wait_tokenizing", loop(work("interval", 6*minute, stencil(30)),
 				work("host prepares", 9*minute, spinHostFlag(30).host(12, 900)))),
 		job("low-occupancy-solver", "four blocks integrate stiff equations in double precision for hours",
 			"recording mc_fp64, a part of the SMs", work("integrate", 0, fewBlocksFP64())),
@@ -185,7 +185,7 @@ func spinKinds() []Kind {
 		job("hang-with-observers",
 			"threads that watch the process go on: metrics to a service each fifteen seconds, a heartbeat, a log line",
 			"reasoning: wandb, PyTorch's heartbeat monitor", work("start", 40*second, start()), work("steps", 40*minute, ddp),
-			loop(0, hangFor("quiet", 14*second, spin(70, 16).cpu(8.15)), hangFor("metrics", second, spin(70, 16).host(8.7, 900).
+			loop(hangFor("quiet", 14*second, spin(70, 16).cpu(8.15)), hangFor("metrics", second, spin(70, 16).host(8.7, 900).
 				disk(0, 60e3).net(9e3, 45e3)))).devices(8),
 		job("hang-host-flag", "the kernel polls a flag in the host's memory that nobody will set: 64 MB/s over PCIe",
 			"recording hang_spin_hostflag", after(stencil(30), OthersGone, spinHostFlag(30))...).in(onePod()),
@@ -220,7 +220,7 @@ func quietKinds() []Kind {
 			"reasoning", after(trainBF16(30), OthersGone, retries(0.6, 0.00005, 0.5e6))...),
 		job("hang-retry-spins", "every 10 minutes the collective is aborted and tried again",
 			"reasoning: retries of a resilient trainer", work("start", 40*second, start()), work("steps", 40*minute, steps),
-			loop(0, hangFor("collective", 10*minute, spinNet(72, 16)),
+			loop(hangFor("collective", 10*minute, spinNet(72, 16)),
 				hangFor("abort", 20*second, open(72).host(1, 3e3).net(20e3, 20e3)))).in(pyTorchJob(4)),
 	}
 }
@@ -253,7 +253,7 @@ func laterKinds() []Kind {
 		job("bare-pods-sleep-in-barrier",
 			"ranks are bare pods that environment variables join; their processes sleep while rank 0 on another node writes "+
 				"for ten minutes", "reasoning: torchrun in plain pods, blocking synchronisation",
-			loop(0, work("steps", 50*minute, steps), wait("barrier", 10*minute, OthersHost, quiet(72, 16)))).
+			loop(work("steps", 50*minute, steps), wait("barrier", 10*minute, OthersHost, quiet(72, 16)))).
 			in(Pod{WorkloadKind: "Pod", Members: 4}),
 		job("job-for-each-rank", "each rank is a Job of its own with one completion; rank 0 tokenizes for 35 minutes",
 			"reasoning: launchers that create a Job for each rank", work("start", minute, start()),
@@ -261,31 +261,31 @@ func laterKinds() []Kind {
 			in(Pod{WorkloadKind: "Job", Completions: 1, Parallelism: 1, Members: 4}),
 		job("server-sleeps-in-broadcast",
 			"a server over two devices waits for requests in a broadcast, its processes sleep",
-			"github.com/zai-org/GLM-130B/issues/32", loop(0, work("requests", 5*minute, decode(74, 0.7).links(30e9, 0)).
+			"github.com/zai-org/GLM-130B/issues/32", loop(work("requests", 5*minute, decode(74, 0.7).links(30e9, 0)).
 				spread(0.5), Phase{Name: "no request", For: 5 * hour, Spread: 0.4, Truth: Idle, Load: quiet(74, 16).cpu(0.05).
 				net(2e3, 3e3)})).in(deployment()).devices(2),
 		job("packets-at-night",
 			"a persistent kernel polls the rings of a network device; at night 300 packets a second come",
-			"reasoning: DOCA GPUNetIO", loop(0, work("day", 16*hour, packets(1)), idle("night", 8*hour, packets(0.0005)))).
+			"reasoning: DOCA GPUNetIO", loop(work("day", 16*hour, packets(1)), idle("night", 8*hour, packets(0.0005)))).
 			in(Pod{WorkloadKind: "DaemonSet", Members: 1}),
 		job("debugger-at-breakpoint", "a kernel stands at a breakpoint for half an hour while its user reads",
-			"reasoning: cuda-gdb", loop(0, work("run", 9*minute, stencil(20)), Phase{
+			"reasoning: cuda-gdb", loop(work("run", 9*minute, stencil(20)), Phase{
 				Name: "breakpoint", For: 30 * minute,
 				Spread: 0.5, Truth: Idle, Load: quiet(20, 60).net(400, 900),
 			})).in(notebook()),
 		job("work-queue-sleeps", "a persistent kernel sleeps between polls of its queue; tasks come each two hours",
-			"recording hang_spin_nanosleep", loop(0, work("task", minute, mcFP32()),
+			"recording hang_spin_nanosleep", loop(work("task", minute, mcFP32()),
 				Phase{Name: "polls", For: 2 * hour, Spread: 0.5, Truth: Idle, Load: quiet(4, 16).net(1e3, 1e3)})).in(deployment()),
 		job("storage-to-device",
 			"the kernel waits for blocks that a storage device writes into its memory: no CPU, no page fault",
-			"reasoning: GPUDirect Storage", loop(0, work("compute", 5*minute, stencil(60)),
+			"reasoning: GPUDirect Storage", loop(work("compute", 5*minute, stencil(60)),
 				wait("read", 15*minute, OthersHost, quiet(60, 16).pcie(900e6, 1e6).disk(890e6, 0)))),
 		job("frozen-by-checkpoint",
 			"the pod is frozen and its memory written for twelve minutes, after its kernel was drained",
-			"reasoning: cuda-checkpoint and CRIU", loop(0, work("steps", 3*hour, trainBF16(60)),
+			"reasoning: cuda-checkpoint and CRIU", loop(work("steps", 3*hour, trainBF16(60)),
 				work("frozen", 12*minute, open(60).host(0, 0).net(0, 0)))),
 		job("solver-of-one-warp", "one warp solves a small sparse system for an hour, all its data in one SM's memory",
-			"recording one_block_int, less", loop(0, work("solve", hour, oneBlockInt().duty(0.25).whole()),
+			"recording one_block_int, less", loop(work("solve", hour, oneBlockInt().duty(0.25).whole()),
 				work("next system", 20*second, open(1).host(1, 900)))),
 		job("spin-lock-contention", "blocks take turns in a critical section: most of them spin, one works", "reasoning",
 			work("run", 0, contention())),

@@ -341,7 +341,7 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 }
 
 // unequalWorkloads have members that differ by design, or that have nothing to do with each other.
-func unequalWorkloads() []Workload { //nolint:funlen // a table
+func unequalWorkloads() []Workload {
 	// each returns members with levels of their own for all the time.
 	each := func(levels ...Second) []Member {
 		return members(len(levels), func(i, _ int) Second { return levels[i] })

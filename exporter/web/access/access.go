@@ -61,6 +61,20 @@ type Config struct {
 	Limited func()
 }
 
+// Users identifies users and decides what they may see. It caches decisions and limits questions
+// like [Guard]. It is safe for concurrent use.
+type Users struct {
+	config   Config
+	proxy    Proxy
+	audience string // of tokens that are valid beside those for the API server; "": none
+	limits   *limits
+	asking   singleflight.Group
+	users    *cache.LRUExpireCache // *User by hash of a token; nil: it is not valid
+	known    *cache.LRUExpireCache // hashes of tokens that were valid within the last hour
+	rights   *cache.LRUExpireCache // bool by hash of a question
+	rates    *cache.LRUExpireCache // *rate.Limiter by hash of a user
+}
+
 // Guard returns a handler for those who may read its pages. A permission is cached for two minutes,
 // a refusal for 30 seconds. While the API server does not answer, requests without a cached
 // decision are refused with status 503 within six seconds. Tokens that were never valid cause at
@@ -142,20 +156,6 @@ type User struct {
 
 // Name returns the name of the user.
 func (u *User) Name() string { return u.spec.User }
-
-// Users identifies users and decides what they may see. It caches decisions and limits questions
-// like [Guard]. It is safe for concurrent use.
-type Users struct {
-	config   Config
-	proxy    Proxy
-	audience string // of tokens that are valid beside those for the API server; "": none
-	limits   *limits
-	asking   singleflight.Group
-	users    *cache.LRUExpireCache // *User by hash of a token; nil: it is not valid
-	known    *cache.LRUExpireCache // hashes of tokens that were valid within the last hour
-	rights   *cache.LRUExpireCache // bool by hash of a question
-	rates    *cache.LRUExpireCache // *rate.Limiter by hash of a user
-}
 
 // NewUsers returns users with empty caches. Config.Open is not used.
 func NewUsers(c Config, p Proxy) *Users {

@@ -70,7 +70,8 @@ func readers() map[string]func(r io.Reader, a *Account) (got, plain any, err err
 func TestHonest(t *testing.T) {
 	a := NewBudget(0, 1<<20).Open(1 << 20)
 	page, err := Page(strings.NewReader(honest), a)
-	must.That(t, err == nil && len(page.Devices) == 2 && len(page.Claims) == 1 && len(page.Incidents) == 1, "%+v, %v", page, err)
+	must.That(t, err == nil && len(page.Devices) == 2 && len(page.Claims) == 1 && len(page.Incidents) == 1,
+		"%+v, %v", page, err)
 	d, c := page.Devices[0], page.Claims[0]
 	expect.That(t, d.Model == `A "\é` && d.Utilization == present.Figure{Text: "50.0 %", Number: 0.5} &&
 		d.Holders[0].Pods == "n/p, q" && c.Device == d.ID && c.State == "active" && c.Power.Number == 7, "%+v, %+v", d, c)

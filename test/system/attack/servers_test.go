@@ -28,11 +28,11 @@ import (
 // of the honest scraper is renewed each second: it has another signature.
 func unknownTokens(t testing.TB) {
 	const rejected = `dra_exporter_input_rejected_total{input="reviews",reason="rate_limited"}`
-	node := largenode.Start(t)
-	served := servePods(t, node, largenode.PodList())
+	large := largenode.Start(t)
+	served := servePods(t, large, largenode.PodList())
 	api, kubeconfig := largenode.StartAPI(t)
 	api.Allow("scraper", func(authorizationv1.SubjectAccessReviewSpec) bool { return true })
-	g := launch(t, node, map[string]string{"kube": "auto", "inventory.file": "", "kubeconfig": kubeconfig},
+	g := launch(t, large, map[string]string{"kube": "auto", "inventory.file": "", "kubeconfig": kubeconfig},
 		"--web.kube-authorization")
 	g.pods = served
 	begun := time.Now()
@@ -74,9 +74,9 @@ func wrongPasswords(t testing.TB) {
 
 // newPasswordTarget is newTarget with passwordConfig.
 func newPasswordTarget(t testing.TB) *target {
-	node := largenode.Start(t)
-	served := servePods(t, node, largenode.PodList())
-	g := launch(t, node, map[string]string{"web.config.file": node.Write(t, "web.yaml", passwordConfig)})
+	large := largenode.Start(t)
+	served := servePods(t, large, largenode.PodList())
+	g := launch(t, large, map[string]string{"web.config.file": large.Write(t, "web.yaml", passwordConfig)})
 	g.pods = served
 	g.authorization = func() string { return live.Basic("scraper", "fakepassword") }
 	g.await("aware of the node", g.complete)
@@ -85,10 +85,10 @@ func newPasswordTarget(t testing.TB) *target {
 
 // newCertificateTarget is newTarget with TLS. The honest scraper has a certificate.
 func newCertificateTarget(t testing.TB) *target {
-	node := largenode.Start(t)
-	trust := live.Certificate(t, node.Dir)
-	own := must.Get(tls.LoadX509KeyPair(node.Path("cert.pem"), node.Path("key.pem")))(t)
-	g := launch(t, node, map[string]string{"web.config.file": node.Write(t, "web.yaml", `tls_server_config:
+	large := largenode.Start(t)
+	trust := live.Certificate(t, large.Dir)
+	own := must.Get(tls.LoadX509KeyPair(large.Path("cert.pem"), large.Path("key.pem")))(t)
+	g := launch(t, large, map[string]string{"web.config.file": large.Write(t, "web.yaml", `tls_server_config:
   {cert_file: cert.pem, key_file: key.pem, client_ca_file: cert.pem, client_auth_type: VerifyClientCertIfGiven}
 `)})
 	g.trust, g.client = trust, newClient(trust)
@@ -235,6 +235,6 @@ func manyPods() []*v1.PodResources {
 	return out
 }
 
-func setPods(t testing.TB, node *largenode.Node, pods []*v1.PodResources) {
-	must.Do(t, node.Kubelet.SetPods(pods...))
+func setPods(t testing.TB, large *largenode.Node, pods []*v1.PodResources) {
+	must.Do(t, large.Kubelet.SetPods(pods...))
 }

@@ -203,8 +203,8 @@ func checkAsked(t *testing.T, e *engine, now time.Time, exporter, prefix string)
 		boards++
 		var uses []string
 		for _, q := range a.Queries {
-			expr, labels := unconditional(t, q.Expr)
-			uses = append(uses, labels...)
+			expr, used := unconditional(t, q.Expr)
+			uses = append(uses, used...)
 			vector, err := e.query(expr, now)
 			if err != nil {
 				t.Errorf("%s: %v", a.Name, err)
@@ -240,24 +240,24 @@ func telling() []string {
 // labels that it selects or groups by.
 func unconditional(t *testing.T, expr string) (string, []string) {
 	parsed := must.Get(parser.NewParser(parser.Options{}).ParseExpr(expr))(t)
-	var labels []string
+	var used []string
 	parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
 		switch n := node.(type) {
 		case *parser.VectorSelector:
 			for _, m := range n.LabelMatchers {
 				if n.Name != "up" {
-					labels = append(labels, m.Name)
+					used = append(used, m.Name)
 				}
 			}
 		case *parser.AggregateExpr:
-			labels = append(labels, n.Grouping...)
+			used = append(used, n.Grouping...)
 		}
 		return nil
 	})
 	for {
 		b, ok := parsed.(*parser.BinaryExpr)
 		if !ok || !b.Op.IsComparisonOperator() {
-			return parsed.String(), labels
+			return parsed.String(), used
 		}
 		parsed = b.LHS
 	}
@@ -447,8 +447,8 @@ func TestCompatTable(t *testing.T) {
 
 // families reads an exposition in the text format.
 func families(t *testing.T, text string) []*dto.MetricFamily {
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	byName := must.Get(parser.TextToMetricFamilies(strings.NewReader(text)))(t)
+	reader := expfmt.NewTextParser(model.UTF8Validation)
+	byName := must.Get(reader.TextToMetricFamilies(strings.NewReader(text)))(t)
 	var out []*dto.MetricFamily
 	for _, f := range byName {
 		out = append(out, f)

@@ -136,6 +136,12 @@ func TestDuplicates(t *testing.T) {
 		empty(wantQueries))
 }
 
+// sameNames are the series that queries read, on two nodes in each of two clusters.
+type sameNames struct {
+	catalog query.Catalog
+	series  map[string]string // the values by the series
+}
+
 // addScraped adds the series that rules read and that no rule records.
 func (w *sameNames) addScraped(t *testing.T, groups []rules.Group) {
 	t.Helper()
@@ -209,12 +215,6 @@ func TestSameNames(t *testing.T) {
 // filled returns a query on one line.
 func filled(expr string, values map[string]string) string {
 	return strings.Join(strings.Fields(grafana.Fill(grafana.Expand(expr), values, "15m", "5m", "1m")), " ")
-}
-
-// sameNames are the series that queries read, on two nodes in each of two clusters.
-type sameNames struct {
-	catalog query.Catalog
-	series  map[string]string // the values by the series
 }
 
 // add adds the series that the selectors of a query read.

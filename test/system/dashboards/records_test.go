@@ -43,7 +43,7 @@ func TestRecords(t *testing.T) {
 			return 0
 		})
 	}
-	errors := func(kind, code string, at int) series {
+	failed := func(kind, code string, at int) series {
 		labels := deviceLabels("gpu-1") + fmt.Sprintf(", kind=%q, code=%q", kind, code)
 		return series{"dra_device_errors_total", labels, once(at)}
 	}
@@ -56,7 +56,7 @@ func TestRecords(t *testing.T) {
 	}
 	s := story{name: "records", alone: true, series: slices.Concat(
 		changed("partitioned", "", freeDevice("gpu-0")), changed("unhealthy", "reported", freeDevice("gpu-1")),
-		[]series{health, errors("ecc_corrected", "", 10), errors("xid", "79", 20), errors("pcie_replay", "", 15)},
+		[]series{health, failed("ecc_corrected", "", 10), failed("xid", "79", 20), failed("pcie_replay", "", 15)},
 		[]series{
 			{"dra_exporter_incidents_total", target + `, kind="xid"`, counting(three)},
 			{"dra_exporter_incidents_total", target + `, kind="unhealthy"`, counting(func(int) float64 { return 0 })},
@@ -142,9 +142,9 @@ func TestDistributions(t *testing.T) {
 					want[of+"up to 2"], want[of+"up to 8"] = 20./60, 40./60
 				} else {
 					for _, node := range []string{"n1", "n2"} {
-						driver := map[string]string{"n1": "gpu.x", "n2": "gpu.y"}[node]
+						by := map[string]string{"n1": "gpu.x", "n2": "gpu.y"}[node]
 						of := labels.FromStrings("cluster", "c1", "node", node, "namespace", "team", "resourceclaim_name", "a",
-							"driver", driver)
+							"driver", by)
 						want[of.String()] = quantiles[i%len(quantiles)]
 					}
 				}

@@ -166,15 +166,15 @@ func claimLabels(namespace, claim, device string) string {
 }
 
 func (d *device) series() []series {
-	labels := deviceLabels(d.name)
+	of := deviceLabels(d.name)
 	out := []series{
-		{"dra_device_allocations", labels, always(d.claims)},
-		{"dra_device_allocated_seconds_total", labels, d.held},
-		{"dra_device_info", labels + `, vendor="x", model="X1", parent=""`, always(1)},
+		{"dra_device_allocations", of, always(d.claims)},
+		{"dra_device_allocated_seconds_total", of, d.held},
+		{"dra_device_info", of + `, vendor="x", model="X1", parent=""`, always(1)},
 	}
 	if d.active != nil {
-		out = append(out, series{"dra_device_active_seconds_total", labels, d.active},
-			series{"dra_device_up", labels, always(1)})
+		out = append(out, series{"dra_device_active_seconds_total", of, d.active},
+			series{"dra_device_up", of, always(1)})
 	}
 	if d.claims > 0 {
 		return append(out, inState("held", "", d.name, always(1)))
@@ -188,7 +188,7 @@ func inState(state, reason, device string, while course) series {
 }
 
 func (c *claimed) series() []series {
-	labels := claimLabels(c.namespace, c.claim, c.device)
+	of := claimLabels(c.namespace, c.claim, c.device)
 	info := c.info
 	if info == nil {
 		info = always(1)
@@ -200,22 +200,22 @@ func (c *claimed) series() []series {
 	out := []series{
 		{
 			"dra_claim_device_info",
-			labels + fmt.Sprintf(`, share_id="", admin_access=%q, attribution=%q, state="prepared"`, admin, c.attribution), info,
+			of + fmt.Sprintf(`, share_id="", admin_access=%q, attribution=%q, state="prepared"`, admin, c.attribution), info,
 		},
-		{"dra_claim_allocated_seconds_total", labels, c.held},
+		{"dra_claim_allocated_seconds_total", of, c.held},
 	}
 	if c.active != nil {
-		out = append(out, series{"dra_claim_active_seconds_total", labels, c.active})
+		out = append(out, series{"dra_claim_active_seconds_total", of, c.active})
 	}
 	used := c.used
 	if used == nil {
 		used = c.active.above(busyPerMinute)
 	}
 	if used != nil {
-		out = append(out, series{"dra_claim_used_seconds_total", labels, used})
+		out = append(out, series{"dra_claim_used_seconds_total", of, used})
 	}
 	if c.memory > 0 {
-		out = append(out, series{"dra_claim_memory_used_bytes", labels, always(c.memory)})
+		out = append(out, series{"dra_claim_memory_used_bytes", of, always(c.memory)})
 	}
 	return out
 }

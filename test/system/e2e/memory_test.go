@@ -167,9 +167,9 @@ func (p *program) cost() {
 
 // written returns the number of bytes that the program has written to its state folder.
 func (p *program) written() float64 {
-	bytes, ok := p.scrape().value("dra_exporter_state_written_bytes_total")
+	total, ok := p.scrape().value("dra_exporter_state_written_bytes_total")
 	must.That(p.t, ok, "what is written to the state folder is not counted")
-	return bytes
+	return total
 }
 
-func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+func mib(size int64) float64 { return float64(size) / (1 << 20) }

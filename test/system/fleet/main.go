@@ -92,6 +92,23 @@ func (n *numbers) Set(text string) error {
 	return nil
 }
 
+// options are the options of a measurement.
+type options struct {
+	checkout      string
+	boards        string // a regular expression
+	answers       string // the file of what Grafana draws of them; empty: none
+	history, span time.Duration
+	lasting       time.Duration
+	long          time.Duration // 0: the dashboards are not opened over a long time
+	progress      io.Writer     // nil: no progress is printed
+	began         time.Time
+	limits        int // divides the limits of queries, see view
+	// chosen are the values of variables that start with the first one that is offered, by
+	// dashboard and name. Those that are missing are added: later fleets open the dashboard of the
+	// same claim.
+	chosen map[string]string
+}
+
 // measureAll measures with each number of nodes, and prints the results.
 func (o options) measureAll(ctx context.Context, nodes []int, stdout io.Writer) error {
 	exposed, err := record(ctx, o.checkout, o.lasting)
@@ -110,6 +127,18 @@ func (o options) measureAll(ctx context.Context, nodes []int, stdout io.Writer) 
 		r.print(stdout)
 	}
 	return nil
+}
+
+// result has the costs of a fleet.
+type result struct {
+	Tree             string
+	Nodes            int
+	Scraped, Head    int     // series in a scrape of all nodes, and in the database
+	SamplesPerSecond float64 // scraped
+	HeadBytes        uint64
+	Written          float64 // seconds of processor time that writing the history took
+	Groups           []section
+	Boards           []section
 }
 
 // print prints first the sums, then each rule and each panel.
@@ -145,6 +174,13 @@ func (r *result) boards(name string, folded bool) section {
 	return out
 }
 
+// section is a group of rules or a dashboard.
+type section struct {
+	Name  string
+	Every time.Duration // how often the rules of a group are evaluated
+	Rows  []row
+}
+
 // print prints the rows with their sum.
 func (s *section) print(w io.Writer) {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -163,42 +199,6 @@ func (s *section) print(w io.Writer) {
 }
 
 func megabytes(bytes int64) float64 { return float64(bytes) / 1e6 }
-
-// options are the options of a measurement.
-type options struct {
-	checkout      string
-	boards        string // a regular expression
-	answers       string // the file of what Grafana draws of them; empty: none
-	history, span time.Duration
-	lasting       time.Duration
-	long          time.Duration // 0: the dashboards are not opened over a long time
-	progress      io.Writer     // nil: no progress is printed
-	began         time.Time
-	limits        int // divides the limits of queries, see view
-	// chosen are the values of variables that start with the first one that is offered, by
-	// dashboard and name. Those that are missing are added: later fleets open the dashboard of the
-	// same claim.
-	chosen map[string]string
-}
-
-// result has the costs of a fleet.
-type result struct {
-	Tree             string
-	Nodes            int
-	Scraped, Head    int     // series in a scrape of all nodes, and in the database
-	SamplesPerSecond float64 // scraped
-	HeadBytes        uint64
-	Written          float64 // seconds of processor time that writing the history took
-	Groups           []section
-	Boards           []section
-}
-
-// section is a group of rules or a dashboard.
-type section struct {
-	Name  string
-	Every time.Duration // how often the rules of a group are evaluated
-	Rows  []row
-}
 
 func (s *section) total() cost {
 	var sum cost

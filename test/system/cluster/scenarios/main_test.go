@@ -186,8 +186,8 @@ func newCluster(t *testing.T, o cluster.Options) *world {
 	waits, stopWaits := standstill.WatchPressure()
 	t.Cleanup(stopWaits)
 	w.stalls, w.waits = stalls, waits
-	slices := must.Get(client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{}))(t)
-	w.vendor = newVendor(slices.Items)
+	listed := must.Get(client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{}))(t)
+	w.vendor = newVendor(listed.Items)
 	server := httptest.NewServer(w.vendor)
 	t.Cleanup(server.Close)
 	w.vendorURL = server.URL

@@ -126,6 +126,17 @@ func (w *world) shares(all []span, way way, whileReserved, contradicted bool) ma
 	return out
 }
 
+// vendor is a vendor's exporter of simulated GPUs. Each GPU has its own load, and its energy is
+// known exactly.
+type vendor struct {
+	begun   time.Time
+	gpus    []gpu // Those in ResourceSlices.
+	plugged []gpu // Those that only device plugins have.
+
+	mu    sync.Mutex
+	times []time.Time // The times of all requests.
+}
+
 // charge returns the joules of each claim on a device, by namespace/name. At each moment the
 // device's power is divided in proportion to weight.
 func (v *vendor) charge(device string, all []share) map[string]float64 {
@@ -265,17 +276,6 @@ const (
 
 	replacementJoules = 50e6 // The counter of replacement hardware starts this much higher.
 )
-
-// vendor is a vendor's exporter of simulated GPUs. Each GPU has its own load, and its energy is
-// known exactly.
-type vendor struct {
-	begun   time.Time
-	gpus    []gpu // Those in ResourceSlices.
-	plugged []gpu // Those that only device plugins have.
-
-	mu    sync.Mutex
-	times []time.Time // The times of all requests.
-}
 
 type gpu struct {
 	name string

@@ -315,13 +315,13 @@ func (f *inventoryFile) follow(ctx context.Context, t *testing.T, changed <-chan
 }
 
 func (f *inventoryFile) write() error {
-	slices, err := f.slices.List(labels.Everything())
+	listed, err := f.slices.List(labels.Everything())
 	claims, claimsErr := f.claims.List(labels.Everything())
 	if err := errors.Join(err, claimsErr); err != nil {
 		return err
 	}
 	var items []any
-	for _, s := range slices {
+	for _, s := range listed {
 		s = s.DeepCopy()
 		s.APIVersion, s.Kind = resourceapi.SchemeGroupVersion.String(), "ResourceSlice"
 		items = append(items, s)
