@@ -115,10 +115,10 @@ func TestVictoriaMetrics(t *testing.T) {
 	// Samples are visible to queries after 30 s by default.
 	live.Start(t, exec.Command(program(t, "VICTORIAMETRICS"), "-httpListenAddr="+store, "-storageDataPath="+t.TempDir(),
 		"-search.latencyOffset=1s"), http.DefaultClient, "http://"+store+"/health")
-	var agentConfig object
-	shipped(t, "victoriametrics/vmagent.yaml", &agentConfig)
-	scrapeDemo(t, agentConfig["scrape_configs"].([]any)[0].(object), demo)
-	live.Start(t, exec.Command(program(t, "VMAGENT"), "-httpListenAddr="+agent, "-promscrape.config="+write(t, agentConfig),
+	var scrapes object
+	shipped(t, "victoriametrics/vmagent.yaml", &scrapes)
+	scrapeDemo(t, scrapes["scrape_configs"].([]any)[0].(object), demo)
+	live.Start(t, exec.Command(program(t, "VMAGENT"), "-httpListenAddr="+agent, "-promscrape.config="+write(t, scrapes),
 		"-promscrape.config.strictParse", "-remoteWrite.url=http://"+store+"/api/v1/write",
 		"-remoteWrite.tmpDataPath="+t.TempDir()), http.DefaultClient, "http://"+agent+"/health")
 	live.Start(t, exec.Command(program(t, "VMALERT"), "-httpListenAddr="+alerts, "-rule="+quickRules(t),

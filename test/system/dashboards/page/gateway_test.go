@@ -233,8 +233,8 @@ const hostileRows = `{"node":"node","version":TEXT,"time":TEXT,"wrong":[{"text":
 	"model":TEXT,"state":TEXT,"class":TEXT,"why":TEXT,"marks":[{"name":TEXT,"what":TEXT,"class":TEXT}],
 	"holders":[{"pods":TEXT,"claim":TEXT,"label":TEXT}],"trend":TEXT,"power":[TEXT,1],"quiet":[TEXT,1]}],"ids":[TEXT],
 	"claims":[[TEXT,TEXT,0,[TEXT,1],[TEXT,1],[TEXT,1],[TEXT,1],[TEXT,1],[TEXT,1],[TEXT,1],TEXT]],"pods":[],
-	"incidents":[{"id":TEXT,"state":TEXT,"class":TEXT,"text":TEXT,"since":[TEXT,1],"for":[TEXT,1],"last":[TEXT,1],"hit":TEXT,
-	"lines":[TEXT],"mark":TEXT}]}`
+	"incidents":[{"id":TEXT,"state":TEXT,"class":TEXT,"text":TEXT,"since":[TEXT,1],"for":[TEXT,1],"last":[TEXT,1],
+	"hit":TEXT,"lines":[TEXT],"mark":TEXT}]}`
 
 // hostileDetail is the JSON of details, of which all texts are TEXT.
 const hostileDetail = `{"Node":TEXT,"Title":TEXT,"Time":TEXT,"Sections":[{"Title":TEXT,"Head":[TEXT],
