@@ -24,6 +24,7 @@ type sparkline struct {
 	Lines                   []string // points of polylines, one for each period without a gap
 	Marks                   []chartMark
 	Bars                    string // for a terminal
+	quantity                string
 }
 
 // bars returns values of an axis from low to high as a line of bars, a character for each part of
@@ -200,7 +201,7 @@ func newSparkline(along axis, s *recorder.ChartSeries, spec *driver.Spec, moment
 	}
 	out := sparkline{
 		Name: seriesName(spec, s.Labels), Least: ofSeries(least, s, spec), Most: ofSeries(most, s, spec),
-		Last: ofSeries(last, s, spec), Marks: along.marks(moments), Bars: bars(values, low, high),
+		Last: ofSeries(last, s, spec), Marks: along.marks(moments), quantity: s.Quantity, Bars: bars(values, low, high),
 	}
 	y := func(v float64) float64 {
 		return chartHeight - chartMargin - (chartHeight-2*chartMargin)*(v-low)/(high-low)
@@ -264,6 +265,9 @@ func (v *view) recorded(d *Detail, of Subject, incidents []*recorder.Incident) {
 	}
 	history := v.config.Recorder.History(chosen)
 	d.Charts = charts(history.Chart, v.catalogue, onsets)
+	if of.Device != "" && len(d.Charts) == 1 {
+		d.Overview = newOverview(history, d.Charts[0].Charts, incidents, of)
+	}
 	if of.Device != "" && len(d.Sections) > 1 {
 		holders := slices.DeleteFunc(slices.Clone(history.Holders), func(h recorder.Holder) bool { return h.Admin })
 		slices.SortStableFunc(holders, func(a, b recorder.Holder) int { return b.From.Compare(a.From) })

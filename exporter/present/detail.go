@@ -22,6 +22,7 @@ import (
 type Detail struct {
 	Node, Title, Time string
 	Sections          []Section // none: no such device, claim, pod or incident
+	Overview          *overview // of a device; nil: nothing is recorded
 	Charts            []chartGroup
 	Own               bool // it has nothing that belongs to others, as [Subject.Own] asks
 }

@@ -75,6 +75,7 @@ func TestRecordings(t *testing.T) {
 		"/page/detail?device=gpu-0": {
 			"Recorded: gpu-0", "100 W to 129 W", "polyline", `<a href="?incident=` + id + `">gpu-0: XID 31</a>`,
 			"<h3>Held in the last ten minutes", `<td class="w "><a href="?pod=team%2fp">team/p</a>`, `<line class="onset"`,
+			`<a href="?claim=team%2fa"><title>team/p held it from`, `<title>gpu-0: XID 31, `,
 		},
 		"/page/detail?claim=team/a": {
 			"Recorded: claim team/a on gpu-0", "polyline", `<a href="?incident=` + id + `">gpu-0: XID 31</a>`,
@@ -95,6 +96,8 @@ func TestRecordings(t *testing.T) {
 		}
 	}
 	_, body := fetch(t, url+"/page/detail?device=gpu-0")
+	overview, table := strings.Index(body, `class="overview"`), strings.Index(body, "<table")
+	expect.That(t, overview >= 0 && overview <= table, "the chart is at %d, the first table at %d", overview, table)
 	before, _, hidden := strings.Cut(body, `<details class="absent">`)
 	expect.That(t, hidden && !strings.Contains(before, "<h3>Absent"), "what is absent is not in a line that opens")
 	if _, body := fetch(t, url+"/page/detail?device=gpu-0"); strings.Contains(body, "<figcaption>energy") {
