@@ -252,6 +252,9 @@ func (f *reference) read(id driver.ID, r driver.Reading) {
 	if have && !r.At.After(last.At) {
 		return
 	}
+	if m := f.meters[series]; m != nil && !r.At.After(m.Doubted.At) {
+		return // the doubted reading is given again, which says nothing new
+	}
 	spec := r.Quantity.Spec()
 	switch {
 	case spec.Type == driver.Gauge:
