@@ -80,7 +80,6 @@ func TestShortPods(t *testing.T) {
 		slowHeld: startExporter(t, node, sim.Options{Refresh: slowRefresh}),
 		polling:  startExporter(t, node, sim.Options{}, append(nowhere, none)...),
 	}
-	// Each exporter has set the memory limit of this process to that of a single exporter.
 	debug.SetMemoryLimit(int64(len(exporters)) * debug.SetMemoryLimit(-1))
 	created := startPrometheus(t, scrapeInterval, exporters, "--enable-feature=created-timestamp-zero-ingestion")
 	plain := startPrometheus(t, scrapeInterval, exporters)
@@ -144,8 +143,12 @@ func newNode(t *testing.T, root string) *simnode.Node {
 	return node
 }
 
-// startExporter runs the program on the node until the test ends, and returns its address.
+// startExporter runs the program on the node until the test ends, and returns its address. It takes
+// its memory from the limit of this process, which it lowers to its own: without a new limit, each
+// exporter would have less than the one before, and forget who held what before a slow source tells
+// what they used.
 func startExporter(t *testing.T, node *simnode.Node, devices sim.Options, flags ...string) string {
+	debug.SetMemoryLimit(math.MaxInt64)
 	address := live.FreeAddress(t)
 	sources := []program.Source{{
 		Name: "sim",
