@@ -143,6 +143,31 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
+// Who held what is forgotten before it is needed for a charge: while that frees enough, everyone has
+// what they have by all of the history.
+func TestPeriodsAreForgottenFirst(t *testing.T) {
+	played := func(history int) (charged map[string]float64, lost int) {
+		config := exportertest.LedgerConfig()
+		config.History = history
+		f := full{devices: 2, sharers: 1, short: 2, late: 60, ledger: ledger.New(config)}
+		for range 181 { // the last tick has a reading
+			f.pass()
+			lost += f.last.Forgotten
+		}
+		charged = map[string]float64{}
+		for i := range f.last.Claims {
+			for _, v := range f.last.Claims[i].Values {
+				charged[fmt.Sprint(*f.last.Claims[i].HolderKey, v.Quantity)] = v.Value
+			}
+		}
+		return charged, lost
+	}
+	want, none := played(0)
+	got, lost := played(535 << 10)
+	must.That(t, len(want) >= 100 && none == 0 && lost > 0, "%d values, %d and %d entries lost", len(want), none, lost)
+	expect.Equal(t, "charged", want, got)
+}
+
 // However short the history is, what is counted goes to those who are known to have held the device
 // then, and else to nobody: no holder has more than with all of the history.
 func TestForgottenTimeIsUnattributed(t *testing.T) {

@@ -285,8 +285,7 @@ func (h *history) update(devices deviceBooks, bound int, now time.Time) {
 	if now.Sub(h.forgotten) >= forgetEvery {
 		h.forgotten = now
 		for _, d := range devices {
-			d.shorten(now.Add(-rememberFor), false, now)
-			d.periods.Forget(now.Add(-rememberFor))
+			d.shorten(now.Add(-rememberFor), periods, now)
 		}
 	}
 	changed := map[driver.ID][]*timeline.Period{}
@@ -308,14 +307,23 @@ func (b deviceBooks) changedPeriods(to map[driver.ID][]*timeline.Period) (bytes 
 	return bytes
 }
 
+// dispensable is what a history can forget, what matters least first.
+type dispensable int
+
+const (
+	settled   dispensable = iota // segments that nothing can be charged to any more
+	periods                      // also periods, which tell who held what
+	unsettled                    // also segments that readings to come are charged to
+)
+
 // shorten makes the history a quarter shorter than its bound, so that each entry costs little. What
-// is older goes first, of all devices.
+// matters least goes first, and of that what is older, of all devices.
 func (h *history) shorten(devices deviceBooks, bound int, now time.Time) {
-	for _, all := range []bool{false, true} {
+	for what := settled; what <= unsettled; what++ {
 		for age := rememberFor; age > time.Second; age = age / 4 * 3 {
 			bytes := 0
 			for _, d := range devices {
-				h.lost += d.shorten(now.Add(-age), all, now)
+				h.lost += d.shorten(now.Add(-age), what, now)
 				bytes += d.historyBytes()
 			}
 			if bytes <= bound/4*3 {
@@ -327,21 +335,19 @@ func (h *history) shorten(devices deviceBooks, bound int, now time.Time) {
 
 func (d *deviceBook) historyBytes() int { return d.timeline.Bytes() + len(d.periods.All())*periodBytes }
 
-// shorten forgets the segments that ended before a moment and are settled: only a reading or an
-// event that comes late, of an earlier time than those before, would need them. If that does not
-// suffice, it forgets all that ended before, also periods, and returns how many.
-func (d *deviceBook) shorten(before time.Time, all bool, now time.Time) (lost int) {
-	settled := d.unsettled(now)
-	first, end := d.timeline.At(settled), d.timeline.At(driver.Earlier(before, d.accrued))
-	if first = min(first, end); first > 0 {
+// shorten forgets what ended before a moment. Of settled segments, only a reading or an event that
+// comes late, of an earlier time than those before, would need one: they are not counted as lost.
+func (d *deviceBook) shorten(before time.Time, what dispensable, now time.Time) (lost int) {
+	end := d.timeline.At(driver.Earlier(before, d.accrued))
+	if first := min(d.timeline.At(d.unsettled(now)), end); first > 0 {
 		d.timeline, end = slices.Delete(d.timeline, 0, first), end-first
 	}
-	if !all {
-		return 0
+	if what >= periods {
+		lost = d.periods.Forget(before)
 	}
-	if end > 1 {
-		lost = end - 1
+	if what >= unsettled && end > 1 {
+		lost += end - 1
 		d.timeline = d.timeline.Without(end, &account{dropped: true})
 	}
-	return lost + d.periods.Forget(before)
+	return lost
 }
