@@ -133,7 +133,7 @@ func (s *Source) openFiles(pid int) (found []openFile, kfd bool, n int, err erro
 		return nil, false, 0, unlessEnded(err)
 	}
 	defer links.Close()
-	names, err := sysfs.Names(links, ".", maxFiles)
+	names, err := sysfs.FirstNames(links, ".", maxFiles)
 	if err != nil {
 		return nil, false, 0, unlessEnded(err)
 	}

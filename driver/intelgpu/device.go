@@ -87,7 +87,7 @@ func (p *pass) limit(path string, unit float64, q driver.Quantity, labels ...str
 
 // names returns the names of the entries of a folder of the device.
 func (p *pass) names(path string) []string {
-	names, err := sysfs.Names(p.Dir, path, maxEntries)
+	names, err := sysfs.Names(p.Dir, path)
 	p.Fail(path, err)
 	return names
 }

@@ -21,8 +21,6 @@ const (
 	slowEvery = 10 * time.Second
 	// slowAtOnce is the maximum number of devices whose slow values one sample reads.
 	slowAtOnce = 8
-	// maxEntries is the maximum number of entries that are listed in a folder.
-	maxEntries = 4096
 )
 
 // Source reads all GPUs and accelerators of Intel. It is a [driver.Source].

@@ -156,10 +156,8 @@ func PCIDevices(root, vendor string, classes []string) []string {
 	return out
 }
 
-const (
-	maxSensors      = 64   // of a device
-	maxMonitorFiles = 4096 // of a folder of hwmon
-)
+// maxSensors is the maximum number of sensors of a device.
+const maxSensors = 64
 
 // Sensor is a sensor of a device's hwmon (Documentation/hwmon/sysfs-interface.rst).
 type Sensor struct {
@@ -189,7 +187,7 @@ func ClassTemperatures(device string) ([]Sensor, error) {
 // sensors returns the sensors of one kind, with files KIND0_input, KIND1_input and so on, of the
 // monitors in a folder whose names have a prefix.
 func sensors(parent, prefix, kind string) ([]Sensor, error) {
-	monitors, err := Names(WorkingDir, parent, maxMonitorFiles)
+	monitors, err := Names(WorkingDir, parent)
 	if err != nil && !IsGone(err) {
 		return nil, err
 	}
@@ -199,7 +197,7 @@ func sensors(parent, prefix, kind string) ([]Sensor, error) {
 			continue
 		}
 		folder := filepath.Join(parent, monitor)
-		files, err := Names(WorkingDir, folder, maxMonitorFiles)
+		files, err := Names(WorkingDir, folder)
 		if err != nil && !IsGone(err) {
 			return nil, err
 		}

@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	maxCards   = 1024 // that are listed
-	maxEntries = 8192 // of class/drm: cards have an entry for each connector, too
+	maxCards = 1024 // that are listed
 	// listEvery is the time after which a [Lister] lists everything again, even if no card was added
 	// or removed.
 	listEvery = 30 * time.Second
@@ -84,7 +83,7 @@ func list(root string) ([]Card, error) {
 	var all []Card
 	for _, accel := range []bool{false, true} {
 		card := Card{Accel: accel, Render: -1}
-		entries, err := sysfs.Names(sysfs.WorkingDir, filepath.Join(root, "class", card.Class()), maxEntries)
+		entries, err := sysfs.Names(sysfs.WorkingDir, filepath.Join(root, "class", card.Class()))
 		if err != nil && !sysfs.IsGone(err) {
 			return nil, fmt.Errorf("list the class %s: %w", card.Class(), err)
 		}
@@ -118,7 +117,7 @@ func describe(root string, listed []Card) []Card {
 		}
 		card.Device, card.PCI = device, sysfs.PCIOf(root, card.Class(), card.Name())
 		card.Driver, card.NUMANode = sysfs.Driver(device), sysfs.NUMANode(device)
-		if nodes, err := sysfs.Names(sysfs.WorkingDir, filepath.Join(device, "drm"), maxEntries); err == nil {
+		if nodes, err := sysfs.Names(sysfs.WorkingDir, filepath.Join(device, "drm")); err == nil {
 			for _, node := range nodes {
 				if n, ok := number(node, "renderD"); ok {
 					card.Render = n
@@ -129,7 +128,7 @@ func describe(root string, listed []Card) []Card {
 			card.Vendor = string(value)
 		}
 		monitors := filepath.Join(device, "hwmon")
-		if names, err := sysfs.Names(sysfs.WorkingDir, monitors, maxEntries); err == nil && len(names) > 0 {
+		if names, err := sysfs.Names(sysfs.WorkingDir, monitors); err == nil && len(names) > 0 {
 			card.Hwmon = filepath.Join(monitors, names[0])
 		}
 		cards = append(cards, card)
