@@ -37,7 +37,10 @@ func conditionQueries() []query {
 		},
 		{"nvmlDeviceGetPowerManagementLimitConstraints", everyGPU, rareInterval, readPowerLimits},
 		{"nvmlDeviceGetMaxClockInfo", everyGPU, rareInterval, readMaxClocks},
-		{"nvmlDeviceGetPerformanceState", everyGPU, slowInterval, values(nvml.Device.GetPerformanceState, addPerformanceState)},
+		{
+			"nvmlDeviceGetPerformanceState", everyGPU, slowInterval,
+			values(nvml.Device.GetPerformanceState, addPerformanceState),
+		},
 		{
 			"nvmlDeviceGetCurrentClocksEventReasons", everyGPU, 0,
 			values(nvml.Device.GetCurrentClocksEventReasons, addThrottling),
