@@ -9,9 +9,11 @@ package driver
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -342,7 +344,6 @@ type Resumer interface {
 // NVML and DCGM write it), upper case, and dashes or underscores as separators. It returns "" if
 // the text is not a PCI address.
 func NormalizePCI(address string) string {
-	var part [4]uint32
 	fields := strings.FieldsFunc(address, func(r rune) bool { return r == ':' || r == '.' || r == '-' || r == '_' })
 	switch len(fields) {
 	case 3:
@@ -351,48 +352,15 @@ func NormalizePCI(address string) string {
 	default:
 		return ""
 	}
-	limit := [4]uint32{0xffffffff, 0xff, 0x1f, 0x7}
-	for i, field := range fields {
-		v, ok := parseHex(field)
-		if !ok || v > limit[i] {
+	var parts [4]uint64
+	for i, highest := range [...]uint64{math.MaxUint32, 0xff, 0x1f, 0x7} {
+		n, err := strconv.ParseUint(fields[i], 16, 32)
+		if err != nil || n > highest {
 			return ""
 		}
-		part[i] = v
+		parts[i] = n
 	}
-	var b [16]byte
-	out := appendHex(b[:0], part[0], 4)
-	out = appendHex(append(out, ':'), part[1], 2)
-	out = appendHex(append(out, ':'), part[2], 2)
-	out = appendHex(append(out, '.'), part[3], 1)
-	return string(out)
-}
-
-func parseHex(s string) (uint32, bool) {
-	if s == "" || len(s) > 8 {
-		return 0, false
-	}
-	var v uint32
-	for i := range len(s) {
-		d := strings.IndexByte("0123456789abcdefABCDEF", s[i])
-		if d < 0 {
-			return 0, false
-		}
-		if d > 0xf {
-			d -= len("ABCDEF")
-		}
-		v = v<<4 | uint32(d)
-	}
-	return v, true
-}
-
-func appendHex(b []byte, v uint32, digits int) []byte {
-	for digits < 8 && v>>(4*digits) != 0 {
-		digits++
-	}
-	for i := digits - 1; i >= 0; i-- {
-		b = append(b, "0123456789abcdef"[v>>(4*i)&0xf])
-	}
-	return b
+	return fmt.Sprintf("%04x:%02x:%02x.%x", parts[0], parts[1], parts[2], parts[3])
 }
 
 // HealthStatus is the health of a device as its driver reports it (KEP-4680). A greater value is

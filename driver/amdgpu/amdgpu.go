@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -199,19 +198,11 @@ func partsOf(card drmcard.Card, cards []drmcard.Card, nodes []drmcard.Node) []pa
 		}
 		p := part{node: n}
 		if owner >= 0 {
-			p.devices = devicesOf(cards[owner])
+			p.devices = cards[owner].DeviceNodes()
 		}
 		parts = append(parts, p)
 	}
 	return parts
-}
-
-func devicesOf(card drmcard.Card) []string {
-	devices := []string{"/dev/dri/" + card.Name()}
-	if card.Render >= 0 {
-		devices = append(devices, "/dev/dri/renderD"+strconv.Itoa(card.Render))
-	}
-	return devices
 }
 
 // start starts a read of each GPU whose last read has returned, and of the processes.

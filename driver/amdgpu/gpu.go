@@ -99,7 +99,7 @@ func (g *gpu) read(card drmcard.Card, hardware driver.Hardware, parts []part, un
 	}
 	hardware.Model, hardware.Serial, hardware.FirmwareVersion = g.facts.model, g.facts.serial, g.facts.firmware
 	if !divided {
-		hardware.DeviceNodes = devicesOf(card)
+		hardware.DeviceNodes = card.DeviceNodes()
 	}
 	if asleep {
 		if !divided {

@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	maxProcesses = 4096
 	// fewNodes is the number of GPUs and partitions up to which all nodes of each process are read in
 	// each sample. With more nodes, a sample reads the nodes that a process is known to use. It reads
 	// all nodes of at most newAtOnce new processes, and of at most againAtOnce processes whose last
@@ -57,7 +56,7 @@ type process struct {
 // read returns the processes of each node, by node ID, in the order of their PIDs. A process that
 // ends meanwhile is not an error.
 func (p *processes) read(nodes []drmcard.Node) (map[uint64][]use, error) {
-	names, err := sysfs.Names(sysfs.WorkingDir, p.root, maxProcesses)
+	names, err := sysfs.Names(sysfs.WorkingDir, p.root)
 	if sysfs.IsGone(err) {
 		return nil, nil
 	}

@@ -12,9 +12,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// maxFiles limits the files of a folder that are considered.
-const maxFiles = 256
-
 // readSlow reads values that change slowly, or that the kernel requests from the hardware.
 func (r *reading) readSlow(divided bool) []driver.Reading {
 	s := *r
@@ -277,7 +274,7 @@ func parseGeneration(text string) (float64, bool) {
 // readErrors reads the memory errors (RAS) and the errors of the PCIe link.
 func (r *reading) readErrors() {
 	const suffix = "_err_count"
-	names, err := sysfs.Names(r.Dir, "ras", maxFiles)
+	names, err := sysfs.Names(r.Dir, "ras")
 	r.Fail("ras", err)
 	for _, name := range names {
 		block, ok := strings.CutSuffix(name, suffix)

@@ -2,22 +2,7 @@
 
 package dcgm
 
-import (
-	"context"
-
-	"github.com/dra-exporter/dra-exporter/driver"
-)
-
-// Source reads nothing in a program that was built without cgo.
-type Source struct{}
-
-var _ driver.Source = (*Source)(nil)
+import "github.com/dra-exporter/dra-exporter/driver"
 
 // New returns ErrNoCgo.
-func New(Config) (*Source, error) { return nil, ErrNoCgo }
-
-// Name returns dcgm.
-func (*Source) Name() string { return "dcgm" }
-
-// Sample reads nothing.
-func (*Source) Sample(context.Context) ([]driver.Sample, error) { return nil, ErrNoCgo }
+func New(Config) (driver.Source, error) { return nil, ErrNoCgo }

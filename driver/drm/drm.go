@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -28,7 +27,6 @@ type Source struct {
 	index
 
 	cards     *drmcard.Lister
-	accels    []string // names in class accel
 	processes map[int]*process
 	clients   map[clientID]*usage
 	order     []*usage // of clients, in the order in which they are read
@@ -105,15 +103,6 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return r.samples(), errors.Join(r.forbidden, bad.Err())
 }
 
-// maxAccels is the maximum number of accelerators.
-const maxAccels = 1024
-
-// Folders of device nodes, which are the same in containers.
-const (
-	driNodes   = "/dev/dri/"
-	accelNodes = "/dev/accel/"
-)
-
 // device is a card or an accelerator.
 type device struct {
 	hardware driver.Hardware
@@ -137,15 +126,11 @@ func (s *Source) list() error {
 	if err != nil {
 		return fmt.Errorf("list DRM devices: %w", err)
 	}
-	accels, err := sysfs.Names(sysfs.WorkingDir, filepath.Join(s.Sysfs, "class", "accel"), maxAccels)
-	if err != nil && !sysfs.IsGone(err) {
-		return fmt.Errorf("list accelerators: %w", err)
-	}
-	if !fresh && slices.Equal(accels, s.accels) {
+	if !fresh {
 		return nil
 	}
 	before := s.byNode
-	s.accels, s.index = accels, index{byNode: map[string]*device{}, byPCI: map[string][]*device{}}
+	s.index = index{byNode: map[string]*device{}, byPCI: map[string][]*device{}}
 	for i := range cards {
 		c := &cards[i]
 		if c.Driver == "nvidia" { // its clients report nothing; nvml reads the device
@@ -153,23 +138,13 @@ func (s *Source) list() error {
 		}
 		s.add(before, device{hardware: hardwareOf(c), kfd: c.Driver == "amdgpu"})
 	}
-	for _, name := range accels {
-		pci := sysfs.PCIOf(s.Sysfs, "accel", name)
-		s.add(before, device{hardware: driver.Hardware{
-			PCI: pci, NUMANode: sysfs.NUMANode(filepath.Join(s.Sysfs, "class", "accel", name, "device")),
-			DeviceNodes: []string{accelNodes + name},
-		}})
-	}
 	return nil
 }
 
 // hardwareOf returns the identifiers of a card. The first partition of an AMD GPU, which has the
 // device nodes of the GPU, is identified only by these.
 func hardwareOf(c *drmcard.Card) driver.Hardware {
-	h := driver.Hardware{PCI: c.PCI, NUMANode: c.NUMANode, DeviceNodes: []string{driNodes + c.Name()}}
-	if c.Render >= 0 {
-		h.DeviceNodes = append(h.DeviceNodes, driNodes+"renderD"+strconv.Itoa(c.Render))
-	}
+	h := driver.Hardware{PCI: c.PCI, NUMANode: c.NUMANode, DeviceNodes: c.DeviceNodes()}
 	var reader sysfs.Reader
 	mode, err := reader.Value(sysfs.WorkingDir, filepath.Join(c.Device, "current_compute_partition"))
 	if err == nil && string(mode) != "SPX" {

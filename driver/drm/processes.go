@@ -16,6 +16,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
 )
 
 // Bounds of the search for clients.
@@ -132,7 +133,7 @@ func (s *Source) openFiles(pid int) (found []openFile, kfd bool, n int, err erro
 		return nil, false, 0, unlessEnded(err)
 	}
 	defer links.Close()
-	names, err := sysfs.Names(links, ".", maxFiles)
+	names, err := sysfs.FirstNames(links, ".", maxFiles)
 	if err != nil {
 		return nil, false, 0, unlessEnded(err)
 	}
@@ -144,7 +145,7 @@ func (s *Source) openFiles(pid int) (found []openFile, kfd bool, n int, err erro
 		}
 		path := target[:max(length, 0)]
 		kfd = kfd || string(path) == "/dev/kfd"
-		if !bytes.HasPrefix(path, []byte(driNodes)) && !bytes.HasPrefix(path, []byte(accelNodes)) {
+		if !bytes.HasPrefix(path, []byte(drmcard.CardNodes)) && !bytes.HasPrefix(path, []byte(drmcard.AccelNodes)) {
 			continue
 		}
 		fdinfo := filepath.Join(dir, "fdinfo", name)

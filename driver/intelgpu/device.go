@@ -40,19 +40,23 @@ type device struct {
 	fastAt, slowAt time.Time // zero: never
 }
 
-// ofCard returns the device of a graphics card, nil if this package does not read it.
+// ofCard returns the device of a graphics card or an accelerator, nil if this package does not read
+// it.
 func ofCard(c *drmcard.Card) *device {
-	if c.PCI == "" || c.Driver != xe && c.Driver != i915 {
+	if c.PCI == "" || !slices.Contains([]string{xe, i915, habanalabs, intelVPU}, c.Driver) {
 		return nil
 	}
 	d := &device{
-		driver: c.Driver, folder: c.Device, node: filepath.Join("drm", c.Name()),
+		driver: c.Driver, folder: c.Device, node: filepath.Join(c.Class(), c.Name()),
 		hardware: driver.Hardware{
-			PCI: c.PCI, Vendor: "intel", NUMANode: c.NUMANode, DeviceNodes: []string{"/dev/dri/" + c.Name()},
+			PCI: c.PCI, Vendor: "intel", NUMANode: c.NUMANode, DeviceNodes: c.DeviceNodes(),
 		},
 	}
-	if c.Render >= 0 {
-		d.hardware.DeviceNodes = append(d.hardware.DeviceNodes, "/dev/dri/renderD"+strconv.Itoa(c.Render))
+	if d.driver == habanalabs {
+		var reader sysfs.Reader
+		if value, err := reader.Value(sysfs.WorkingDir, filepath.Join(c.Device, "device_type")); err == nil {
+			d.hardware.Model = string(value)
+		}
 	}
 	if physical, ok := sysfs.Follow(c.Device, "physfn"); ok {
 		d.hardware.Kind, d.hardware.Parent = driver.KindPartition, driver.NormalizePCI(filepath.Base(physical))
@@ -83,7 +87,7 @@ func (p *pass) limit(path string, unit float64, q driver.Quantity, labels ...str
 
 // names returns the names of the entries of a folder of the device.
 func (p *pass) names(path string) []string {
-	names, err := sysfs.Names(p.Dir, path, maxEntries)
+	names, err := sysfs.Names(p.Dir, path)
 	p.Fail(path, err)
 	return names
 }

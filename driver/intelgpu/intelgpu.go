@@ -7,7 +7,6 @@ package intelgpu
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -22,8 +21,6 @@ const (
 	slowEvery = 10 * time.Second
 	// slowAtOnce is the maximum number of devices whose slow values one sample reads.
 	slowAtOnce = 8
-	// maxEntries is the maximum number of entries that are listed in a folder.
-	maxEntries = 4096
 )
 
 // Source reads all GPUs and accelerators of Intel. It is a [driver.Source].
@@ -35,7 +32,6 @@ type Source struct {
 	Config
 	now    func() time.Time
 	cards  *drmcard.Lister
-	accels accels
 	known  map[string]*device // by PCI address
 	order  []*device          // in the kernel's order, graphics cards first
 	reader sysfs.Reader
@@ -66,8 +62,7 @@ func Fills() []driver.Quantity {
 // New returns a source. It reads nothing yet.
 func New(c Config) *Source {
 	return &Source{
-		Config: c, now: time.Now, cards: drmcard.NewLister(c.Sysfs), accels: accels{root: c.Sysfs},
-		known: map[string]*device{},
+		Config: c, now: time.Now, cards: drmcard.NewLister(c.Sysfs), known: map[string]*device{},
 	}
 }
 
@@ -97,24 +92,16 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 
 // list updates the known devices.
 func (s *Source) list(now time.Time, bad *sysfs.Problems) {
-	cards, newCards, err := s.cards.Cards(now)
+	cards, fresh, err := s.cards.Cards(now)
 	bad.Add(err)
-	newAccels, err := s.accels.refresh(now)
-	bad.Add(err)
-	if !newCards && !newAccels {
+	if !fresh {
 		return
 	}
-	var found []*device
-	for i := range cards {
-		if d := ofCard(&cards[i]); d != nil {
-			found = append(found, d)
-		}
-	}
-	found = append(found, s.accels.devices...)
 	before := s.known
-	s.known, s.order = make(map[string]*device, len(found)), nil
-	for _, d := range found {
-		if s.known[d.hardware.PCI] != nil {
+	s.known, s.order = make(map[string]*device, len(cards)), nil
+	for i := range cards {
+		d := ofCard(&cards[i])
+		if d == nil || s.known[d.hardware.PCI] != nil {
 			continue
 		}
 		if old := before[d.hardware.PCI]; old != nil && old.isSame(d) {
@@ -178,65 +165,7 @@ const (
 	// npuEvery is the shortest time between two reads of an NPU. Its kernel driver recommends about a
 	// second (drivers/accel/ivpu/ivpu_sysfs.c).
 	npuEvery = 900 * time.Millisecond
-	// listEvery is the time after which accelerators are listed again if none was added or removed.
-	listEvery = 30 * time.Second
 )
-
-// accels are the accelerators in the class accel.
-type accels struct {
-	root    string // mount point of sysfs
-	names   []string
-	at      time.Time
-	devices []*device
-}
-
-// refresh lists the accelerators again. fresh: the list is a new one.
-func (a *accels) refresh(now time.Time) (fresh bool, err error) {
-	names, err := sysfs.Names(sysfs.WorkingDir, filepath.Join(a.root, "class", "accel"), maxEntries)
-	if err != nil && !sysfs.IsGone(err) {
-		return false, fmt.Errorf("list the class accel: %w", err)
-	}
-	age := now.Sub(a.at)
-	if slices.Equal(names, a.names) && (len(names) == 0 || age >= 0 && age < listEvery) {
-		return false, nil
-	}
-	a.names, a.at, a.devices = names, now, nil
-	var reader sysfs.Reader
-	for _, name := range names {
-		if _, ok := number(name, "accel"); !ok {
-			continue // accel_controlD0
-		}
-		if d := ofAccel(&reader, a.root, name); d != nil {
-			a.devices = append(a.devices, d)
-		}
-	}
-	return true, nil
-}
-
-// ofAccel returns the device of an accelerator, nil if this package does not read it.
-func ofAccel(reader *sysfs.Reader, root, name string) *device {
-	address := sysfs.PCIOf(root, "accel", name)
-	folder, ok := sysfs.Follow(sysfs.ClassDevice(root, "accel", name), "device")
-	if !ok || address == "" {
-		return nil
-	}
-	d := &device{
-		driver: sysfs.Driver(folder), folder: folder, node: filepath.Join("accel", name),
-		hardware: driver.Hardware{
-			PCI: address, Vendor: "intel", NUMANode: sysfs.NUMANode(folder), DeviceNodes: []string{"/dev/accel/" + name},
-		},
-	}
-	switch d.driver {
-	case habanalabs:
-		if value, err := reader.Value(sysfs.WorkingDir, filepath.Join(folder, "device_type")); err == nil {
-			d.hardware.Model = string(value)
-		}
-	case intelVPU:
-	default:
-		return nil
-	}
-	return d
-}
 
 // measureNPU reads the busy time of the NPU, which the kernel counts in microseconds, its memory,
 // which is the machine's, and its clock.

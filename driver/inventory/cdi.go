@@ -236,7 +236,7 @@ func namesOf(devices []specDevice) []string {
 // list returns the spec files of a folder, sorted. A folder that does not exist has none. For a
 // folder that cannot be read, it returns the known files.
 func (c *CDI) list(dir string, problems driver.Rejections) []string {
-	entries, err := sysfs.Names(sysfs.WorkingDir, dir, 4*maxSpecs)
+	entries, err := sysfs.Names(sysfs.WorkingDir, dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		problems.Add(driver.ReasonUnreadableFolder, 1)
 		c.unsettled = true

@@ -59,7 +59,7 @@ func (s *Source) measure(c *controller, whole bool, bad *sysfs.Problems) bool {
 	defer dir.Close()
 	a := sysfs.Attributes{Dir: dir, Of: "NVMe controller " + c.name, Now: s.now, Reader: &s.reader, Problems: bad}
 	if whole || c.namespaces == nil {
-		entries, err := sysfs.Names(dir, ".", maxEntries)
+		entries, err := sysfs.Names(dir, ".")
 		a.Fail("the namespaces", err)
 		if err == nil {
 			s.setNamespaces(c, entries)

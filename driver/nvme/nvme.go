@@ -17,8 +17,6 @@ import (
 )
 
 const (
-	maxControllers = 1024 // that are read
-	maxEntries     = 4096 // of a controller's folder
 	// slowEvery is the time between two reads of temperatures, for which the controller sends a log
 	// page, and between two listings of namespaces.
 	slowEvery = 10 * time.Second
@@ -67,7 +65,7 @@ func (*Source) Name() string { return "nvme" }
 // Sample returns a sample of each controller, by name. Values that a controller lacks are absent
 // without an error. Values that could not be read are absent, with one error for all of them.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
-	names, err := sysfs.Names(sysfs.WorkingDir, s.root, maxControllers)
+	names, err := sysfs.Names(sysfs.WorkingDir, s.root)
 	if err != nil {
 		clear(s.known)
 		if sysfs.IsGone(err) {

@@ -21,9 +21,12 @@ const rareInterval = time.Minute
 func conditionQueries() []query {
 	const watts = 1e-3
 	return []query{
-		{"nvmlDeviceGetSramEccErrorStatus", everyGPU, rareInterval, readSRAM},
-		{"nvmlDeviceGetRepairStatus", everyGPU, rareInterval, readRepairs},
-		{"nvmlDeviceGetUnrepairableMemoryFlag_v1", everyGPU, rareInterval, readUnrepairableMemory},
+		{"nvmlDeviceGetSramEccErrorStatus", everyGPU, rareInterval, values(nvml.Device.GetSramEccErrorStatus, addSRAM)},
+		{"nvmlDeviceGetRepairStatus", everyGPU, rareInterval, values(nvml.Device.GetRepairStatus, addRepairs)},
+		{
+			"nvmlDeviceGetUnrepairableMemoryFlag_v1", everyGPU, rareInterval,
+			values(nvml.Device.GetUnrepairableMemoryFlag_v1, addUnrepairableMemory),
+		},
 		{
 			"nvmlDeviceGetEnforcedPowerLimit", everyGPU, slowInterval,
 			number(nvml.Device.GetEnforcedPowerLimit, watts, driver.PowerLimit, "enforced"),
@@ -34,8 +37,14 @@ func conditionQueries() []query {
 		},
 		{"nvmlDeviceGetPowerManagementLimitConstraints", everyGPU, rareInterval, readPowerLimits},
 		{"nvmlDeviceGetMaxClockInfo", everyGPU, rareInterval, readMaxClocks},
-		{"nvmlDeviceGetPerformanceState", everyGPU, slowInterval, readPerformanceState},
-		{"nvmlDeviceGetCurrentClocksEventReasons", everyGPU, 0, readThrottling},
+		{
+			"nvmlDeviceGetPerformanceState", everyGPU, slowInterval,
+			values(nvml.Device.GetPerformanceState, addPerformanceState),
+		},
+		{
+			"nvmlDeviceGetCurrentClocksEventReasons", everyGPU, 0,
+			values(nvml.Device.GetCurrentClocksEventReasons, addThrottling),
+		},
 		{
 			"nvmlDeviceGetCurrPcieLinkWidth", everyGPU, slowInterval,
 			number(nvml.Device.GetCurrPcieLinkWidth, one, driver.LinkWidth, "pcie"),
@@ -54,7 +63,7 @@ func conditionQueries() []query {
 		},
 		{"aer_dev_*", everyGPU, slowInterval, readAER},
 		{"nvmlDeviceGetGpuFabricInfoV", everyGPU, slowInterval, readFabric},
-		{"nvmlDeviceGetMarginTemperature", everyGPU, slowInterval, readMargin},
+		{"nvmlDeviceGetMarginTemperature", everyGPU, slowInterval, values(nvml.Device.GetMarginTemperature, addMargin)},
 		// The speed that the fan is set to, in percent of the maximum noise tolerance, "may exceed 100%
 		// in certain cases".
 		{"nvmlDeviceGetFanSpeed", everyGPU, slowInterval, number(nvml.Device.GetFanSpeed, percent, driver.FanSpeed)},
@@ -104,34 +113,22 @@ func (r *reader) asks(action, reason string, flag uint32) {
 	r.add(driver.NeedsAttention, value, action, reason)
 }
 
-// readSRAM: nvmlEccSramErrorStatus_v1_t, bThresholdExceeded: "if the error threshold of field diag
-// is exceeded". NVIDIA's field diagnostics then fail.
-func readSRAM(r *reader, device nvml.Device) nvml.Return {
-	status, answer := device.GetSramEccErrorStatus()
-	if answer == nvml.SUCCESS {
-		r.asks("rma", "sram_ecc_threshold", status.BThresholdExceeded)
-	}
-	return answer
+// addSRAM: nvmlEccSramErrorStatus_v1_t, bThresholdExceeded: "if the error threshold of field diag is
+// exceeded". NVIDIA's field diagnostics then fail.
+func addSRAM(r *reader, status nvml.EccSramErrorStatus) {
+	r.asks("rma", "sram_ecc_threshold", status.BThresholdExceeded)
 }
 
-// readRepairs: nvmlRepairStatus_v1_t. A pending repair of a memory channel or of a TPC is made at
-// the next reset.
-func readRepairs(r *reader, device nvml.Device) nvml.Return {
-	status, answer := device.GetRepairStatus()
-	if answer == nvml.SUCCESS {
-		r.asks("reset", "channel_repair_pending", status.BChannelRepairPending)
-		r.asks("reset", "tpc_repair_pending", status.BTpcRepairPending)
-	}
-	return answer
+// addRepairs: nvmlRepairStatus_v1_t. A pending repair of a memory channel or of a TPC is made at the
+// next reset.
+func addRepairs(r *reader, status nvml.RepairStatus) {
+	r.asks("reset", "channel_repair_pending", status.BChannelRepairPending)
+	r.asks("reset", "tpc_repair_pending", status.BTpcRepairPending)
 }
 
-// readUnrepairableMemory: nvmlUnrepairableMemoryStatus_v1_t.
-func readUnrepairableMemory(r *reader, device nvml.Device) nvml.Return {
-	status, answer := device.GetUnrepairableMemoryFlag_v1()
-	if answer == nvml.SUCCESS {
-		r.asks("rma", "unrepairable_memory", status.BUnrepairableMemory)
-	}
-	return answer
+// addUnrepairableMemory: nvmlUnrepairableMemoryStatus_v1_t.
+func addUnrepairableMemory(r *reader, status nvml.UnrepairableMemoryStatus_v1) {
+	r.asks("rma", "unrepairable_memory", status.BUnrepairableMemory)
 }
 
 // readPowerLimits: the lowest and highest limits that can be set, in milliwatts.
@@ -144,22 +141,16 @@ func readPowerLimits(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// readPerformanceState: nvmlPstates_t, 0 to 15, or NVML_PSTATE_UNKNOWN.
-func readPerformanceState(r *reader, device nvml.Device) nvml.Return {
-	state, answer := device.GetPerformanceState()
-	if answer == nvml.SUCCESS && state != nvml.PSTATE_UNKNOWN {
+// addPerformanceState: nvmlPstates_t, 0 to 15, or NVML_PSTATE_UNKNOWN.
+func addPerformanceState(r *reader, state nvml.Pstates) {
+	if state != nvml.PSTATE_UNKNOWN {
 		r.add(driver.PerformanceState, float64(state))
 	}
-	return answer
 }
 
-// readThrottling: a bitmask of reasons (nvmlClocksEventReasons).
-func readThrottling(r *reader, device nvml.Device) nvml.Return {
-	mask, answer := device.GetCurrentClocksEventReasons()
-	if answer == nvml.SUCCESS {
-		r.readings = append(r.readings, nvidia.ThrottleActive(mask, r.gpu.now())...)
-	}
-	return answer
+// addThrottling: a bitmask of reasons (nvmlClocksEventReasons).
+func addThrottling(r *reader, mask uint64) {
+	r.readings = append(r.readings, nvidia.ThrottleActive(mask, r.gpu.now())...)
 }
 
 // readAER reads the kernel's counters of PCIe errors.
@@ -186,14 +177,10 @@ func readFabric(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// readMargin: "distance to nearest slowdown threshold", which nvidia-smi -q prints as GPU T.Limit
+// addMargin: "distance to nearest slowdown threshold", which nvidia-smi -q prints as GPU T.Limit
 // Temp in degrees Celsius.
-func readMargin(r *reader, device nvml.Device) nvml.Return {
-	margin, answer := device.GetMarginTemperature()
-	if answer == nvml.SUCCESS {
-		r.add(driver.TemperatureMargin, float64(margin.MarginTemperature))
-	}
-	return answer
+func addMargin(r *reader, margin nvml.MarginTemperature) {
+	r.add(driver.TemperatureMargin, float64(margin.MarginTemperature))
 }
 
 // callError is a call that failed.

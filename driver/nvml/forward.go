@@ -56,8 +56,8 @@ func processesUtilization(device nvml.Device, since uint64) ([]nvml.ProcessUtili
 	if !handle.IsValid() {
 		return nil, nvml.ERROR_NOT_SUPPORTED
 	}
-	const few = 64
-	for _, room := range []int{few, maxProcesses} {
+	const few, many = 64, 4096
+	for _, room := range []int{few, many} {
 		samples, count := make([]nvml.ProcessUtilizationInfo_v1, room), C.uint(room)
 		answer := nvml.Return(C.dra_nvml_processes(
 			handle.UnsafePointer(), C.ulonglong(since), reflect.ValueOf(samples).UnsafePointer(), &count,

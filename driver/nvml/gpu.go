@@ -273,11 +273,11 @@ const (
 // gpmMeter measures a GPU or a GPU instance by GPM (Hopper and newer): NVML computes the means
 // between two samples of its counters.
 type gpmMeter struct {
-	samples  [2]nvml.GpmSample // nil: not allocated
-	last     int               // index of the last sample
-	at       time.Time         // time of the last sample; zero: there is none
-	readings []driver.Reading  // the last readings
-	bytes    [4]float64        // bytes so far, in the order of gpmTraffic
+	samples  [2]nvml.GpmSample         // nil: not allocated
+	last     int                       // index of the last sample
+	at       time.Time                 // time of the last sample; zero: there is none
+	readings []driver.Reading          // the last readings
+	bytes    map[driver.Labels]float64 // bytes so far, by link and direction
 }
 
 // release frees the samples.
@@ -291,42 +291,31 @@ func (m *gpmMeter) release(lib nvml.Interface) {
 	m.at, m.readings = time.Time{}, nil
 }
 
-// gpmMetric is a metric of GPM (NVML_GPM_METRIC_* in nvml.h) in percent.
+// gpmMetric is a metric of GPM (NVML_GPM_METRIC_* in nvml.h): in percent or, of IOBytes, a rate such
+// as "PCIe traffic from this GPU in MiB/sec" and "NvLink write bandwidth for all links in MiB/sec".
 type gpmMetric struct {
 	id       nvml.GpmMetricId
 	quantity driver.Quantity
-	engine   string
+	labels   driver.Labels
 }
 
 // gpmMetrics returns the metrics.
 func gpmMetrics() []gpmMetric {
 	return []gpmMetric{
-		{nvml.GPM_METRIC_GRAPHICS_UTIL, driver.Utilization, ""},
-		{nvml.GPM_METRIC_SM_UTIL, driver.EngineUtilization, "sm"},
-		{nvml.GPM_METRIC_SM_OCCUPANCY, driver.Occupancy, ""},
-		{nvml.GPM_METRIC_ANY_TENSOR_UTIL, driver.EngineUtilization, "tensor"},
-		{nvml.GPM_METRIC_DRAM_BW_UTIL, driver.EngineUtilization, "dram"},
-		{nvml.GPM_METRIC_FP64_UTIL, driver.EngineUtilization, "fp64"}, // of FP64 to FP16: without tensor cores
-		{nvml.GPM_METRIC_FP32_UTIL, driver.EngineUtilization, "fp32"},
-		{nvml.GPM_METRIC_FP16_UTIL, driver.EngineUtilization, "fp16"},
-		{nvml.GPM_METRIC_INTEGER_UTIL, driver.EngineUtilization, "int"},
-	}
-}
-
-// gpmRate is a metric of GPM that is a rate, such as "PCIe traffic from this GPU in MiB/sec" and
-// "NvLink write bandwidth for all links in MiB/sec".
-type gpmRate struct {
-	id     nvml.GpmMetricId
-	labels driver.Labels
-}
-
-// gpmTraffic returns the metrics of a GPU's traffic.
-func gpmTraffic() [4]gpmRate {
-	return [4]gpmRate{
-		{nvml.GPM_METRIC_PCIE_TX_PER_SEC, driver.Labels{"pcie", "transmit"}},
-		{nvml.GPM_METRIC_PCIE_RX_PER_SEC, driver.Labels{"pcie", "receive"}},
-		{nvml.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, driver.Labels{"nvlink", "transmit"}},
-		{nvml.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, driver.Labels{"nvlink", "receive"}},
+		{nvml.GPM_METRIC_GRAPHICS_UTIL, driver.Utilization, driver.Labels{}},
+		{nvml.GPM_METRIC_SM_UTIL, driver.EngineUtilization, driver.Labels{"sm"}},
+		{nvml.GPM_METRIC_SM_OCCUPANCY, driver.Occupancy, driver.Labels{}},
+		{nvml.GPM_METRIC_ANY_TENSOR_UTIL, driver.EngineUtilization, driver.Labels{"tensor"}},
+		{nvml.GPM_METRIC_DRAM_BW_UTIL, driver.EngineUtilization, driver.Labels{"dram"}},
+		// Of FP64 to FP16: without tensor cores.
+		{nvml.GPM_METRIC_FP64_UTIL, driver.EngineUtilization, driver.Labels{"fp64"}},
+		{nvml.GPM_METRIC_FP32_UTIL, driver.EngineUtilization, driver.Labels{"fp32"}},
+		{nvml.GPM_METRIC_FP16_UTIL, driver.EngineUtilization, driver.Labels{"fp16"}},
+		{nvml.GPM_METRIC_INTEGER_UTIL, driver.EngineUtilization, driver.Labels{"int"}},
+		{nvml.GPM_METRIC_PCIE_TX_PER_SEC, driver.IOBytes, driver.Labels{"pcie", "transmit"}},
+		{nvml.GPM_METRIC_PCIE_RX_PER_SEC, driver.IOBytes, driver.Labels{"pcie", "receive"}},
+		{nvml.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, driver.IOBytes, driver.Labels{"nvlink", "transmit"}},
+		{nvml.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, driver.IOBytes, driver.Labels{"nvlink", "receive"}},
 	}
 }
 
@@ -339,7 +328,7 @@ func (r *reader) gpm(uuid, function string, take func(nvml.GpmSample) nvml.Retur
 	}
 	m := r.gpu.meters[uuid]
 	if m == nil {
-		m = &gpmMeter{}
+		m = &gpmMeter{bytes: map[driver.Labels]float64{}}
 		r.gpu.meters[uuid] = m
 	}
 	if now := r.gpu.now(); now.Sub(m.at) >= minGPM && (r.gpu.pace.complete || len(m.readings) == 0) {
@@ -388,34 +377,27 @@ func (r *reader) gpmSupported() bool {
 
 // means returns the means between the sample before and the last one.
 func (r *reader) means(m *gpmMeter, before nvml.GpmSample, seconds float64) []driver.Reading {
-	metrics, traffic := gpmMetrics(), gpmTraffic()
-	get := nvml.GpmMetricsGetType{
-		Sample1: before, Sample2: m.samples[m.last],
-		NumMetrics: uint32(len(metrics) + len(traffic)),
-	}
+	metrics := gpmMetrics()
+	get := nvml.GpmMetricsGetType{Sample1: before, Sample2: m.samples[m.last], NumMetrics: uint32(len(metrics))}
 	for i, metric := range metrics {
 		get.Metrics[i].MetricId = uint32(metric.id)
-	}
-	for i, over := range traffic {
-		get.Metrics[len(metrics)+i].MetricId = uint32(over.id)
 	}
 	if !r.took("nvmlGpmMetricsGet", r.gpu.session.lib.GpmMetricsGet(&get)) {
 		return nil
 	}
 	var readings []driver.Reading
 	for i, metric := range metrics {
-		if got := get.Metrics[i]; got.NvmlReturn == uint32(nvml.SUCCESS) && !math.IsNaN(got.Value) {
-			readings = append(readings, driver.Reading{
-				Quantity: metric.quantity, Labels: driver.Labels{metric.engine}, Value: min(1, got.Value*percent), At: m.at,
-			})
+		got, isRate := get.Metrics[i], metric.quantity == driver.IOBytes
+		if got.NvmlReturn != uint32(nvml.SUCCESS) || math.IsNaN(got.Value) || isRate && got.Value < 0 {
+			continue
 		}
-	}
-	for i, over := range traffic {
-		if p := get.Metrics[len(metrics)+i]; p.NvmlReturn == uint32(nvml.SUCCESS) && p.Value >= 0 {
-			m.bytes[i] += p.Value * (1 << 20) * seconds // MiB/sec
-			readings = append(readings,
-				driver.Reading{Quantity: driver.IOBytes, Labels: over.labels, Value: m.bytes[i], At: m.at})
+		value := min(1, got.Value*percent)
+		if isRate {
+			m.bytes[metric.labels] += got.Value * (1 << 20) * seconds // MiB/sec
+			value = m.bytes[metric.labels]
 		}
+		readings = append(readings,
+			driver.Reading{Quantity: metric.quantity, Labels: metric.labels, Value: value, At: m.at})
 	}
 	return readings
 }

@@ -132,7 +132,7 @@ func (r *reader) readInstance(m *instance) {
 	}
 	const memory = "nvmlDeviceGetMemoryInfo_v2"
 	if r.ask(memory) {
-		r.took(memory, readMemory(r, m.handle))
+		r.took(memory, values(nvml.Device.GetMemoryInfo_v2, addMemory)(r, m.handle))
 	}
 	r.gpm(m.hardware.UUID, "nvmlGpmMigSampleGet", func(sample nvml.GpmSample) nvml.Return {
 		return sample.MigGet(r.gpu.handle, m.gpuInstance)

@@ -13,8 +13,6 @@ import (
 )
 
 const (
-	// maxProcesses is the maximum number of processes of a device.
-	maxProcesses = 4096
 	// maxBusyAge is how long the utilization of processes is used if NVML has no newer one although
 	// the GPU is busy.
 	maxBusyAge = 3 * time.Second
@@ -86,7 +84,7 @@ func (r *reader) memoryOfProcesses(device nvml.Device) {
 			continue
 		}
 		at := r.gpu.now()
-		for _, info := range infos[:min(len(infos), maxProcesses)] {
+		for _, info := range infos {
 			r.users = append(r.users, info.Pid)
 			p := r.process(int(info.Pid))
 			if p != nil && info.UsedGpuMemory != unknownMemory && len(p.Readings) == 0 {
@@ -146,7 +144,7 @@ func (r *reader) busyProcesses(device nvml.Device) {
 	case len(samples) > 0:
 		t.newest, t.at = newestOf(samples), now
 		t.shares = map[uint32]float64{}
-		for _, s := range samples[:min(len(samples), maxProcesses)] {
+		for _, s := range samples {
 			t.shares[s.Pid] = min(1, float64(s.SmUtil)*percent)
 		}
 	case busy >= 0 && r.readings[busy].Value > surelyBusy && silent > maxBusyAge:

@@ -38,7 +38,7 @@ const (
 func queries() []query {
 	return append([]query{
 		{"nvmlDeviceGetUtilizationRates", wholeGPU, always, readUtilization},
-		{"nvmlDeviceGetMemoryInfo_v2", wholeGPU, always, readMemory},
+		{"nvmlDeviceGetMemoryInfo_v2", wholeGPU, always, values(nvml.Device.GetMemoryInfo_v2, addMemory)},
 		// Millijoules since the driver was loaded.
 		{
 			"nvmlDeviceGetTotalEnergyConsumption", everyGPU, 0,
@@ -100,16 +100,25 @@ func readUtilization(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// readMemory: nvmlMemory_v2_t, in bytes. used does not include reserved, the memory of driver and
-// firmware.
-func readMemory(r *reader, device nvml.Device) nvml.Return {
-	m, answer := device.GetMemoryInfo_v2()
-	if answer == nvml.SUCCESS {
-		r.add(driver.MemoryUsed, float64(m.Used))
-		r.add(driver.MemoryCapacity, float64(m.Total))
-		r.add(driver.MemoryReserved, float64(m.Reserved))
+// values returns the query of a value or structure, of which add adds the readings.
+func values[T any](
+	get func(nvml.Device) (T, nvml.Return), add func(r *reader, value T),
+) func(*reader, nvml.Device) nvml.Return {
+	return func(r *reader, device nvml.Device) nvml.Return {
+		value, answer := get(device)
+		if answer == nvml.SUCCESS {
+			add(r, value)
+		}
+		return answer
 	}
-	return answer
+}
+
+// addMemory: nvmlMemory_v2_t, in bytes. used does not include reserved, the memory of driver and
+// firmware.
+func addMemory(r *reader, m nvml.Memory_v2) {
+	r.add(driver.MemoryUsed, float64(m.Used))
+	r.add(driver.MemoryCapacity, float64(m.Total))
+	r.add(driver.MemoryReserved, float64(m.Reserved))
 }
 
 // number returns the query of a number, which the scale converts to the unit of the quantity. It is
@@ -119,15 +128,12 @@ func number[N int | uint32 | uint64](
 ) func(*reader, nvml.Device) nvml.Return {
 	var all driver.Labels
 	copy(all[:], labels)
+	read := values(get, func(r *reader, value N) { r.add(quantity, float64(value)*scale, labels...) })
 	return func(r *reader, device nvml.Device) nvml.Return {
 		if r.has(quantity, all) {
 			return nvml.SUCCESS
 		}
-		value, answer := get(device)
-		if answer == nvml.SUCCESS {
-			r.add(quantity, float64(value)*scale, labels...)
-		}
-		return answer
+		return read(r, device)
 	}
 }
 

@@ -42,12 +42,9 @@ type counterFile struct {
 	known bool    // the last attempt found a value
 }
 
-// maxCounters is the maximum number of files of a folder.
-const maxCounters = 1024
-
 // refresh lists the ports and their counters.
 func (s *Source) refresh(d *device, a *sysfs.Attributes) {
-	numbers, err := sysfs.Names(a.Dir, "ports", maxPorts)
+	numbers, err := sysfs.Names(a.Dir, "ports")
 	if err != nil && !sysfs.IsGone(err) {
 		a.Fail("ports", err)
 		return
@@ -72,7 +69,7 @@ func (s *Source) list(p *port, a *sysfs.Attributes) {
 	p.files = nil
 	lowest := map[reading]int{}
 	for _, folder := range [...]string{"counters", "hw_counters"} {
-		names, err := sysfs.Names(a.Dir, p.path(folder), maxCounters)
+		names, err := sysfs.Names(a.Dir, p.path(folder))
 		a.Fail(p.path(folder), err)
 		for _, file := range names {
 			if m, ok := s.tables[folder+"/"+file]; ok {

@@ -104,7 +104,7 @@ func (s *Source) find(pid int, h *driver.Hardware, taken map[string]bool) (strin
 	defer class.Close()
 	names := []string{h.RDMADev}
 	if h.RDMADev == "" {
-		if names, err = sysfs.Names(class, ".", maxDevices); err != nil {
+		if names, err = sysfs.Names(class, "."); err != nil {
 			return "", 0, unlessEnded(err)
 		}
 	}

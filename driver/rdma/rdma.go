@@ -20,8 +20,6 @@ import (
 )
 
 const (
-	maxDevices = 1024 // that are read
-	maxPorts   = 16   // of a device
 	// slowEvery is the time between two reads of everything except traffic: the hardware needs a
 	// command for each file.
 	slowEvery = 10 * time.Second
@@ -73,7 +71,7 @@ func (*Source) Name() string { return "rdma" }
 // not visible on the host. Values that a device does not support are omitted without error. Values
 // that could not be read are omitted, with one error for all of them.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
-	names, err := sysfs.Names(sysfs.WorkingDir, s.root, maxDevices+1)
+	names, err := sysfs.Names(sysfs.WorkingDir, s.root)
 	if sysfs.IsGone(err) {
 		return nil, nil
 	}
@@ -81,10 +79,6 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 		return nil, fmt.Errorf("list RDMA devices: %w", err)
 	}
 	var bad sysfs.Problems
-	if len(names) > maxDevices {
-		names = names[:maxDevices]
-		bad.Add(fmt.Errorf("more than %d RDMA devices: the others are not read", maxDevices))
-	}
 	start := s.now()
 	due := sysfs.Due(names, s.slowAt, start, slowEvery, slowAtOnce)
 	var samples []driver.Sample

@@ -97,7 +97,7 @@ func read(response *http.Response, v visitor) error {
 	if response.ContentLength > maxBody {
 		return errTooLarge
 	}
-	body := io.Reader(&bounded{response.Body, maxBody})
+	body := http.MaxBytesReader(nil, response.Body, maxBody)
 	switch encoding := response.Header.Get("Content-Encoding"); encoding {
 	case "", "identity":
 	case "gzip":
@@ -105,7 +105,7 @@ func read(response *http.Response, v visitor) error {
 		if err != nil {
 			return unpacking(err)
 		}
-		body = &bounded{unpacked, maxBody}
+		body = http.MaxBytesReader(nil, unpacked, maxBody)
 	default:
 		return malformed(fmt.Errorf("content encoding %.64q was not requested", encoding))
 	}
@@ -121,8 +121,12 @@ func read(response *http.Response, v visitor) error {
 
 func malformed(err error) error { return driver.WithReason(driver.ReasonMalformed, err) }
 
-// unpacking adds the reason to an error of reading a body, which is the connection's or gzip's.
+// unpacking adds the reason to an error of reading a body: that it is too large, the connection's or
+// gzip's.
 func unpacking(err error) error {
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+		return errTooLarge
+	}
 	if _, corrupt := errors.AsType[flate.CorruptInputError](err); corrupt ||
 		errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
 		return malformed(err)
@@ -144,24 +148,6 @@ func mediaType(contentType string) (string, error) {
 	default:
 		return "", fmt.Errorf("content type %.64q is not an exposition", contentType)
 	}
-}
-
-// bounded reads at most left bytes, and returns errTooLarge if there are more.
-type bounded struct {
-	r    io.Reader
-	left int
-}
-
-func (b *bounded) Read(p []byte) (int, error) {
-	if len(p) > b.left+1 {
-		p = p[:b.left+1]
-	}
-	n, err := b.r.Read(p)
-	if n > b.left {
-		return b.left, errTooLarge
-	}
-	b.left -= n
-	return n, err
 }
 
 // maxLine is the maximum length of a line, in bytes.

@@ -18,8 +18,13 @@ import (
 // NUMANode returns the number of the NUMA node of a device, given its folder; "" if it has none or
 // it is unknown.
 func NUMANode(device string) string {
+	return digitsIn(filepath.Join(device, "numa_node"))
+}
+
+// digitsIn returns the text of a file that has one number without a sign, else "".
+func digitsIn(path string) string {
 	var r Reader
-	value, err := r.Value(WorkingDir, filepath.Join(device, "numa_node"))
+	value, err := r.Value(WorkingDir, path)
 	if err != nil {
 		return ""
 	}
@@ -45,7 +50,10 @@ func PCIPathOf(root, address string) (driver.PCIPath, error) {
 	if err != nil {
 		return driver.PCIPath{}, fmt.Errorf("read the path of a PCI device: %w", err)
 	}
-	path := driver.PCIPath{NUMANode: cmp.Or(NUMANode(folder), onlyNUMANode(root))}
+	path := driver.PCIPath{NUMANode: NUMANode(folder)}
+	if path.NUMANode == "" { // several nodes online are 0-1
+		path.NUMANode = digitsIn(filepath.Join(root, "devices", "system", "node", "online"))
+	}
 	for part := range strings.SplitSeq(filepath.ToSlash(target), "/") {
 		switch {
 		case path.Root == "" && strings.HasPrefix(part, "pci") && strings.Contains(part, ":"):
@@ -55,19 +63,6 @@ func PCIPathOf(root, address string) (driver.PCIPath, error) {
 		}
 	}
 	return path, nil
-}
-
-// onlyNUMANode returns the NUMA node of a machine that has only one, else "".
-func onlyNUMANode(root string) string {
-	var r Reader
-	online, err := r.Value(WorkingDir, filepath.Join(root, "devices", "system", "node", "online"))
-	if err != nil {
-		return ""
-	}
-	if _, err := strconv.ParseUint(string(online), 10, 32); err != nil {
-		return "" // several: 0-1
-	}
-	return string(online)
 }
 
 // ClassDevice returns the folder of a class device such as a network interface
@@ -85,15 +80,21 @@ func PCIOf(sysfs, class, name string) string {
 	if folder == "" {
 		return ""
 	}
-	target, err := os.Readlink(filepath.Join(folder, "device"))
-	if err != nil {
-		return ""
-	}
-	address := filepath.Base(target)
+	address := targetName(folder, "device")
 	if driver.NormalizePCI(address) != address {
 		return "" // that of another bus, such as 1-1:1.0 of USB
 	}
 	return address
+}
+
+// targetName returns the last part of the target of a symbolic link in a folder, "" if there is
+// none.
+func targetName(folder, link string) string {
+	target, err := os.Readlink(filepath.Join(folder, link))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(target)
 }
 
 // Follow returns the target of a symbolic link in a folder, false if there is none.
@@ -107,22 +108,10 @@ func Follow(folder, link string) (string, bool) {
 }
 
 // Driver returns the name of the kernel driver that a device is bound to, "" if there is none.
-func Driver(device string) string {
-	target, err := os.Readlink(filepath.Join(device, "driver"))
-	if err != nil {
-		return ""
-	}
-	return filepath.Base(target)
-}
+func Driver(device string) string { return targetName(device, "driver") }
 
 // Bus returns the name of the bus of a device, "" if there is none.
-func Bus(device string) string {
-	target, err := os.Readlink(filepath.Join(device, "subsystem"))
-	if err != nil {
-		return ""
-	}
-	return filepath.Base(target)
-}
+func Bus(device string) string { return targetName(device, "subsystem") }
 
 // Only returns the name of the only entry of a folder, "" if there is none or several.
 func Only(folder string) string {
@@ -167,10 +156,8 @@ func PCIDevices(root, vendor string, classes []string) []string {
 	return out
 }
 
-const (
-	maxSensors      = 64   // of a device
-	maxMonitorFiles = 4096 // of a folder of hwmon
-)
+// maxSensors is the maximum number of sensors of a device.
+const maxSensors = 64
 
 // Sensor is a sensor of a device's hwmon (Documentation/hwmon/sysfs-interface.rst).
 type Sensor struct {
@@ -200,7 +187,7 @@ func ClassTemperatures(device string) ([]Sensor, error) {
 // sensors returns the sensors of one kind, with files KIND0_input, KIND1_input and so on, of the
 // monitors in a folder whose names have a prefix.
 func sensors(parent, prefix, kind string) ([]Sensor, error) {
-	monitors, err := Names(WorkingDir, parent, maxMonitorFiles)
+	monitors, err := Names(WorkingDir, parent)
 	if err != nil && !IsGone(err) {
 		return nil, err
 	}
@@ -210,7 +197,7 @@ func sensors(parent, prefix, kind string) ([]Sensor, error) {
 			continue
 		}
 		folder := filepath.Join(parent, monitor)
-		files, err := Names(WorkingDir, folder, maxMonitorFiles)
+		files, err := Names(WorkingDir, folder)
 		if err != nil && !IsGone(err) {
 			return nil, err
 		}

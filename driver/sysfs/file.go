@@ -52,8 +52,15 @@ func openAt(at Dir, path string, flags int) (int, error) {
 	}
 }
 
-// Names returns the sorted names of the entries of a folder, at most limit.
-func Names(at Dir, path string, limit int) ([]string, error) {
+// maxNames is the maximum number of entries of a folder.
+const maxNames = 1 << 14
+
+// Names returns the sorted names of the entries of a folder. Of a folder with very many, it returns
+// only some.
+func Names(at Dir, path string) ([]string, error) { return FirstNames(at, path, maxNames) }
+
+// FirstNames is Names for at most limit entries: those that the kernel lists first.
+func FirstNames(at Dir, path string, limit int) ([]string, error) {
 	dir, err := openAt(at, path, unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err

@@ -314,3 +314,21 @@ func TestDue(t *testing.T) {
 		expect.Equal(t, fmt.Sprintf("at most %d", most), want, sysfs.Due(names, at, now, time.Minute, most))
 	}
 }
+
+// Of a folder with many entries, only some names are read; a folder that is none has no names.
+func TestNames(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"b", "c", "a"} {
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+	}
+	names, err := sysfs.Names(sysfs.WorkingDir, dir)
+	expect.Equal(t, "names", []string{"a", "b", "c"}, names)
+	must.Do(t, err)
+	first, err := sysfs.FirstNames(sysfs.WorkingDir, dir, 2)
+	expect.That(t, err == nil && len(first) == 2 && slices.IsSorted(first), "first: %v, %v", first, err)
+	empty, err := sysfs.Names(sysfs.WorkingDir, t.TempDir())
+	expect.That(t, err == nil && len(empty) == 0, "of an empty folder: %v, %v", empty, err)
+	if names, err := sysfs.Names(sysfs.WorkingDir, filepath.Join(dir, "a")); !sysfs.IsGone(err) {
+		t.Errorf("of a file: %v, %v", names, err)
+	}
+}

@@ -222,18 +222,35 @@ func load(file *inventory.File, node string) (*contents, error) {
 	return &contents{listed, claims, rejected, file.Modified()}, nil
 }
 
+// tainted is an inventory with the taints of DeviceTaintRules, and what it was made of.
+type tainted struct {
+	listed driver.Inventory
+	rules  []inventory.TaintRule
+	result driver.Inventory
+}
+
+// add returns the inventory with the taints of rules: the one before, unless an argument has
+// changed. surplus is the number of taints that a new one lacks.
+func (t *tainted) add(listed driver.Inventory, rules []inventory.TaintRule) (all driver.Inventory, surplus int) {
+	if !listed.SameMap(t.listed) || !slices.Equal(rules, t.rules) {
+		all, surplus = inventory.AddTaints(listed, rules)
+		*t = tainted{listed, rules, all}
+	}
+	return t.result, surplus
+}
+
 // withRules returns the inventory with the taints of DeviceTaintRules. The argument is not changed.
 func (n *Node) withRules(listed driver.Inventory) driver.Inventory {
 	if n.kube == nil {
 		return listed
 	}
-	tainted, surplus := inventory.AddTaints(listed, n.kube.TaintRules())
+	all, surplus := n.tainted.add(listed, n.kube.TaintRules())
 	if surplus > 0 {
 		n.metrics.Reject(driver.Rejection{
 			Input: kube.SourceTaintRules, Reason: driver.ReasonTooManyTaints, Count: surplus,
 		})
 	}
-	return tainted
+	return all
 }
 
 // cpuSets knows the CPUs of devices that are groups of CPUs, and the CPUs of each claim of such a

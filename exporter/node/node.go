@@ -127,6 +127,7 @@ type Node struct {
 	dates   holders.Dates
 	view    podresources.View // of the last call
 	before  driver.Inventory  // inventory of the last call
+	tainted tainted
 	cdiIDs  map[driver.ID]cdiDevice
 	plugin  pluginDevices
 	cpus    cpuSets

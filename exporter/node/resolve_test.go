@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
@@ -187,4 +188,28 @@ func TestPendingInFile(t *testing.T) {
 	expect.That(t, !allocations[1].Pending, "the argument is changed")
 	without := newWay(t, &recorded{}, false, false, false)
 	expect.Equal(t, "without claims", []bool{false, false, false}, pending(without))
+}
+
+// While neither the slices nor the rules change, the inventory stays the same map, so that the join
+// knows that nothing has changed.
+func TestTaintsOnce(t *testing.T) {
+	rule := func(device string) []inventory.TaintRule {
+		r, reason := inventory.DecodeTaintRule([]byte(`{"metadata":{"name":"r"},"spec":{"deviceSelector":{"device":"` +
+			device + `"},"taint":{"key":"k","effect":"NoSchedule"}}}`))
+		must.That(t, reason == "", "rule: %s", reason)
+		return []inventory.TaintRule{r}
+	}
+	a, b := driver.ID{Driver: "d", Pool: "p", Device: "a"}, driver.ID{Driver: "d", Pool: "p", Device: "b"}
+	listed := driver.Inventory{a: {}, b: {}}
+	var of tainted
+	first, _ := of.add(listed, rule("a"))
+	expect.That(t, len(first[a].Taints) == 1 && len(first[b].Taints) == 0 && len(listed[a].Taints) == 0, "first: %v", first)
+	again, _ := of.add(listed, rule("a"))
+	expect.That(t, again.SameMap(first), "nothing has changed, and it is another map")
+	other, _ := of.add(listed, rule("b"))
+	expect.That(t, len(other[a].Taints) == 0 && len(other[b].Taints) == 1, "after a change of the rules: %v", other)
+	fewer, _ := of.add(driver.Inventory{b: {}}, rule("b"))
+	expect.That(t, len(fewer) == 1 && len(fewer[b].Taints) == 1, "after a change of the slices: %v", fewer)
+	none, _ := of.add(listed, nil)
+	expect.That(t, none.SameMap(listed), "without rules: %v", none)
 }

@@ -43,6 +43,14 @@ class/drm/card3 -> ../../devices/virtual/drm/card3
 devices/virtual/drm/card3/dev: 226:3
 `
 
+const accelerator = `
+class/accel/accel0 -> ../../devices/pci0000:80/0000:81:00.0/accel/accel0
+class/accel/accel_controlD0 -> ../../devices/pci0000:80/0000:81:00.0/accel/accel_controlD0
+devices/pci0000:80/0000:81:00.0/accel/accel0/device -> ../../../0000:81:00.0
+devices/pci0000:80/0000:81:00.0/driver -> ../../../bus/pci/drivers/habanalabs
+devices/pci0000:80/0000:81:00.0/vendor: 0x1da3
+`
+
 func tree(tb testing.TB) string {
 	root := tb.TempDir()
 	drivertest.WriteTree(tb, root, machine)
@@ -56,6 +64,7 @@ func list(root string) ([]drmcard.Card, error) {
 
 func TestList(t *testing.T) {
 	root := tree(t)
+	drivertest.WriteTree(t, root, accelerator)
 	cards := must.Get(list(root))(t)
 	gpu := root + "/devices/pci0000:c0/0000:c1:00.0"
 	want := []drmcard.Card{
@@ -68,9 +77,16 @@ func TestList(t *testing.T) {
 			Index: 10, Render: 138, Device: gpu, PCI: "0000:c1:00.0", Driver: "amdgpu", Vendor: "0x1002", NUMANode: "1",
 			Hwmon: gpu + "/hwmon/hwmon4",
 		},
+		{
+			Accel: true, Index: 0, Render: -1, Device: root + "/devices/pci0000:80/0000:81:00.0", PCI: "0000:81:00.0",
+			Driver: "habanalabs", Vendor: "0x1da3",
+		},
 	}
 	expect.Equal(t, "cards", want, cards)
-	expect.Is(t, cards[2].Name(), "card10", "name")
+	expect.Equal(t, "device files", []string{"/dev/dri/card10", "/dev/dri/renderD138"}, cards[2].DeviceNodes())
+	expect.Equal(t, "device files", []string{"/dev/accel/accel0"}, cards[3].DeviceNodes())
+	expect.Is(t, cards[2].Class()+"/"+cards[2].Name(), "drm/card10", "name")
+	expect.Is(t, cards[3].Class()+"/"+cards[3].Name(), "accel/accel0", "name")
 	if cards, err := list(t.TempDir()); err != nil || len(cards) > 0 {
 		t.Errorf("without the class: %v, %v", cards, err)
 	}

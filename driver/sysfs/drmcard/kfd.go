@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	maxNodes      = 4096     // of KFD's topology
+	maxEngines    = 4096     // of a kind, of a GPU
 	maxProperties = 64 << 10 // bytes of a file of properties
 )
 
@@ -40,7 +40,7 @@ func KFD(root string) string { return filepath.Join(root, "class", "kfd", "kfd")
 // lacks that permission for some node.
 func Nodes(kfd string) (found []Node, denied bool, err error) {
 	folder := filepath.Join(kfd, "topology", "nodes")
-	names, err := sysfs.Names(sysfs.WorkingDir, folder, maxNodes)
+	names, err := sysfs.Names(sysfs.WorkingDir, folder)
 	if sysfs.IsGone(err) {
 		return nil, false, nil
 	}
@@ -99,7 +99,7 @@ func nodeOf(id, number uint64, properties map[string]uint64) (n Node, ok bool) {
 	return Node{
 		ID: id, Render: int(render),
 		Slot:    fmt.Sprintf("%04x:%02x:%02x", domain, location>>8&0xff, location>>3&0x1f),
-		Engines: min(properties["num_sdma_engines"], maxNodes) + min(properties["num_sdma_xgmi_engines"], maxNodes),
+		Engines: min(properties["num_sdma_engines"], maxEngines) + min(properties["num_sdma_xgmi_engines"], maxEngines),
 		part:    (location>>28&0xf<<3|location&7)<<16 | number,
 	}, true
 }
@@ -121,7 +121,7 @@ func parseProperties(content []byte) map[string]uint64 {
 func bankBytes(folder string) (size uint64) {
 	const public, private = 1, 2
 	folder = filepath.Join(folder, "mem_banks")
-	banks, _ := sysfs.Names(sysfs.WorkingDir, folder, maxNodes)
+	banks, _ := sysfs.Names(sysfs.WorkingDir, folder)
 	for _, bank := range banks {
 		content, err := sysfs.ReadFile(filepath.Join(folder, bank, "properties"), maxProperties)
 		if err != nil {

@@ -21,7 +21,7 @@ func FuzzNode(f *testing.F) {
 		expect.That(t, len(properties) <= lines, "%q has %d numbers in %d lines", content, len(properties), lines)
 		n, ok := nodeOf(1, 2, properties)
 		pci := n.Slot + ".0"
-		if ok && (driver.NormalizePCI(pci) != pci || n.Render < 128 || n.part > 0x7f<<16|2 || n.Engines > 2*maxNodes) {
+		if ok && (driver.NormalizePCI(pci) != pci || n.Render < 128 || n.part > 0x7f<<16|2 || n.Engines > 2*maxEngines) {
 			t.Errorf("%q is node %+v of %q", content, n, pci)
 		}
 	})
