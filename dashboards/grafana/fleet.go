@@ -250,7 +250,7 @@ func sickDevices() Panel {
 			`* on (<device>) group_left () (`+sick()+`)`),
 		columnOf("Holders", "none", `max by (<device>) (dra_device_allocations{<of devices>}`+ofSick+`) > 0`),
 		// The kind of the last error.
-		labelsOf(`topk by (<device>) (1, max by (<device>, kind, code) `+
+		columnOf("", "dateTimeFromNow", `topk by (<device>) (1, max by (<device>, kind, code) `+
 			`(last_over_time(device:dra_error:timestamp_seconds{<of devices>}[1d]))) * 1000`+ofSick),
 		columnOf("Last error", "dateTimeFromNow",
 			`max by (<device>) (dra_device_last_error_timestamp_seconds{<of devices>}`+ofSick+`) * 1000`),

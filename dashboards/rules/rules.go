@@ -38,8 +38,8 @@ func Of(scope Scope, groups []Group) []Group {
 	return slices.DeleteFunc(slices.Clone(groups), func(g Group) bool { return g.Scope != scope })
 }
 
-// Rule is a rule as Prometheus reads it. As it is defined, and in the chart, options are abbreviated
-// in its texts, see [Options.words], and it has an ID.
+// Rule is a rule as Prometheus reads it. As it is defined, and in the chart, it has an ID, and its
+// texts have abbreviations, see [Options.words].
 type Rule struct {
 	ID            string            `yaml:"id,omitempty"` // of an alert, unique
 	Record        string            `yaml:"record,omitempty"`
