@@ -5,8 +5,6 @@ package grafana
 import (
 	"errors"
 	"fmt"
-	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
@@ -57,7 +55,7 @@ type Panel struct { //nolint:recvcheck // what returns a changed copy takes one
 
 	steps    []step // thresholds; none: one neutral color
 	states   []state
-	colors   []colored // by series of a graph; other series use the palette
+	colors   []state // of series of a graph, by name; other series use the palette
 	stacked  bool
 	max      float64  // of the axis; 0: from the data
 	decimals int      // number of decimals; 0: automatic
@@ -114,13 +112,13 @@ type step struct {
 	color string
 }
 
-// state is the text and color of a value in a timeline.
+// state is the text and color of a value: of a timeline or a cell, or a series of a graph.
 type state struct {
 	value, text, color string
 }
 
-// colored is the color of a series, the same in all graphs.
-type colored struct{ series, color string }
+// same is a value that is shown as it is, in a color.
+func same(value, color string) state { return state{value, value, color} }
 
 const (
 	green   = "green"
@@ -190,6 +188,23 @@ func line(title, description, unit, noData, legend, expr string) Panel {
 	}
 }
 
+// perDevice is a graph of a value of devices: a line for each of them and of its labels.
+func perDevice(title, description, unit, noData, value string, labels ...string) Panel {
+	by, legend := "<device>", "{{device}} {{node}}"
+	for _, label := range labels {
+		by, legend = by+", "+label, legend+" {{"+label+"}}"
+	}
+	return line(title, description, unit, noData, legend, "max by ("+by+") ("+value+")")
+}
+
+// timeline shows when something was in a state: while the expression has the value 1. It is empty
+// where nothing was.
+func timeline(title, description, noData string, height uint32, stateName, legend, expr string) Panel {
+	p := line(title, description, "", noData, legend, expr).sized(12, height).optional()
+	p.Kind, p.states = Timeline, []state{{"1", stateName, red}}
+	return p
+}
+
 func tableOf(title, description, noData string, width, height uint32, targets ...Target) Panel {
 	return Panel{
 		Title: title, Description: description, Kind: Table, NoData: noData, Width: width, Height: height, Targets: targets,
@@ -230,6 +245,18 @@ func (p Panel) linked(uid string) Panel {
 	return p
 }
 
+// alone returns the panel with the id of the only panel that its link opens.
+func (p Panel) alone(id int) Panel {
+	p.view = id
+	return p
+}
+
+// sized returns the panel with another size.
+func (p Panel) sized(width, height uint32) Panel {
+	p.Width, p.Height = width, height
+	return p
+}
+
 // precise returns the panel with a number of decimals.
 func (p Panel) precise(decimals int) Panel {
 	p.decimals = decimals
@@ -248,150 +275,31 @@ func (p Panel) from(steps ...step) Panel {
 	return p
 }
 
-// Check returns an error unless every panel has a title and a description, and every query uses
-// existing metrics and labels.
+// Check returns an error unless every query uses existing metrics and labels.
 func (b *Board) Check(catalog query.Catalog) error {
 	var errs []error
-	titles := map[string]bool{}
-	for _, row := range b.Rows {
-		if row.Title == "" {
-			errs = append(errs, errors.New("a row has no title"))
-		}
-		for i := range row.Panels {
-			p := &row.Panels[i]
-			if titles[p.Title] {
-				errs = append(errs, fmt.Errorf("two panels %q", p.Title))
+	check := func(of, expr string) {
+		for _, hours := range []string{"", rules.Hourly} {
+			if _, err := catalog.Check(checkable(strings.ReplaceAll(Expand(expr), "$"+hoursName, hours))); err != nil {
+				errs = append(errs, fmt.Errorf("dashboard %s: %s: %w", b.UID, of, err))
 			}
-			titles[p.Title] = true
-			if err := p.check(catalog); err != nil {
-				errs = append(errs, fmt.Errorf("panel %q: %w", p.Title, err))
+		}
+	}
+	for _, row := range b.Rows {
+		for _, p := range row.Panels {
+			for _, t := range p.Targets {
+				check(fmt.Sprintf("panel %q", p.Title), t.Expr)
 			}
 		}
 	}
 	for _, v := range b.choices() {
-		if err := v.check(catalog); err != nil {
-			errs = append(errs, fmt.Errorf("variable %s: %w", v.name, err))
-		}
+		check("variable "+v.name, v.expr())
 	}
 	for _, a := range Annotations() {
-		errs = append(errs, a.check(catalog))
+		check("annotation "+a.Name, a.Expr)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("dashboard %s: %w", b.UID, err)
-	}
-	return nil
-}
-
-func (v *variable) check(catalog query.Catalog) error {
-	expr := v.selector
-	if v.rank != "" {
-		expr = Expand(v.ranked())
-	}
-	answer, err := catalog.Check(checkable(expr))
-	switch {
-	case err != nil:
-		return err
-	case !answer.Has(v.of):
-		return fmt.Errorf("%s has no label %q", expr, v.of)
-	default:
-		return nil
-	}
-}
-
-func (p *Panel) check(catalog query.Catalog) error {
-	var errs []error
-	require := func(is bool, what string) {
-		if !is {
-			errs = append(errs, errors.New(what))
-		}
-	}
-	require(p.Title != "" && p.Description != "", "title or description is missing")
-	require(strings.HasSuffix(p.Description, "."), "the description is not a sentence")
-	require(p.NoData != "", "the text without data is missing")
-	require(len(p.Targets) > 0, "no query")
-	require(p.Width > 0 && p.Width <= columns && p.Height > 0, "no size")
-	require(p.Unit != "" || p.Kind == Table || p.Kind == Timeline, "no unit")
-	require((p.Kind == Heatmap) == (p.axis != ""), "the unit of the axis is required for heat maps and only there")
-	require((p.Kind == Timeline && !p.aligned) == (len(p.states) > 0), "states are required for timelines and not "+
-		"allowed for other kinds")
-	total := false
-	for _, t := range p.Targets {
-		merged, err := p.checkTarget(t, catalog)
-		errs, total = append(errs, err), total || merged
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	require(total == p.Total, "it is marked as a total, and no query is one")
 	return errors.Join(errs...)
-}
-
-// checkTarget reports whether the query gives one value for several devices, which only panels that
-// are marked as totals may have.
-func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err error) {
-	t.Expr = Expand(t.Expr)
-	if strings.Contains(t.Expr, "rate(") && !strings.Contains(t.Expr, "[$__rate_interval]") {
-		return false, fmt.Errorf("%s: rates must use $__rate_interval", t.Expr)
-	}
-	answer, err := catalog.Check(checkable(t.Expr))
-	if err != nil {
-		return false, err
-	}
-	if _, err := catalog.Check(checkable(strings.ReplaceAll(t.Expr, "$"+hoursName, rules.Hourly))); err != nil {
-		return false, fmt.Errorf("over a long time: %w", err)
-	}
-	if err := p.checkTitles(answer.Labels); err != nil {
-		return false, fmt.Errorf("%s: %w", t.Expr, err)
-	}
-	if slices.Contains([]Kind{Graph, Timeline}, p.Kind) && t.Legend == "" {
-		return false, fmt.Errorf("%s has no legend", t.Expr)
-	}
-	for _, label := range legendLabels(t.Legend) {
-		if !answer.Has(label) {
-			return false, fmt.Errorf("the legend names the label %q, which %s does not have", label, t.Expr)
-		}
-	}
-	if t.Legend != "" && answer.Has("device") && answer.Has("node") && !strings.Contains(t.Legend, "{{node}}") {
-		return false, fmt.Errorf("the legend %q does not name the node: devices of two nodes may have the same name",
-			t.Legend)
-	}
-	if answer.Merged && !p.Total {
-		return false, fmt.Errorf("%s gives one value for several devices, and the panel is not marked as a total", t.Expr)
-	}
-	return answer.Merged, nil
-}
-
-// checkTitles returns an error unless each label has the title of a column, or is none.
-func (p *Panel) checkTitles(labels []string) error {
-	titles := columnTitles()
-	for _, label := range labels {
-		if p.Kind == Table && titles[label] == "" && !slices.Contains(p.hide, label) {
-			return fmt.Errorf("the column %q has no title", label)
-		}
-	}
-	return nil
-}
-
-func (a *Annotation) check(catalog query.Catalog) error {
-	answer, err := catalog.Check(checkable(a.Expr))
-	if err != nil {
-		return fmt.Errorf("annotation %s: %w", a.Name, err)
-	}
-	for _, label := range legendLabels(a.title + a.text) {
-		if !answer.Has(label) {
-			return fmt.Errorf("annotation %s: there is no label %q", a.Name, label)
-		}
-	}
-	return nil
 }
 
 // checkable replaces the variables of an expression by values.
 func checkable(expr string) string { return Fill(expr, nil, "1h", "5m", "1m") }
-
-func legendLabels(legend string) []string {
-	var out []string
-	for _, m := range regexp.MustCompile(`\{\{\s*(\w+)\s*\}\}`).FindAllStringSubmatch(legend, -1) {
-		out = append(out, m[1])
-	}
-	return out
-}

@@ -143,17 +143,17 @@ func (p *Panel) build(b *Board, catalog query.Catalog) (dashboard.Panel, error) 
 		defaults.Decimals = new(float64(decimals))
 	}
 	defaults.Color = &dashboard.FieldColor{Mode: p.colorMode()}
-	defaults.Mappings = p.mappings()
+	if len(p.states) > 0 {
+		defaults.Mappings = mappings(p.states)
+	}
 	if p.link != "" {
 		url := "/d/" + p.link + "?${__url_time_range}&" + b.selection(p.link)
 		if p.view > 0 {
 			url += fmt.Sprintf("&viewPanel=%d", p.view)
 		}
-		link := []map[string]any{{"title": "Show them", "url": url}}
-		panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, dashboard.DashboardFieldConfigSourceOverrides{
-			Matcher:    dashboard.MatcherConfig{Id: "byType", Options: "number"},
-			Properties: []dashboard.DynamicConfigValue{{Id: "links", Value: link}},
-		})
+		link := property("links", []map[string]any{{"title": "Show them", "url": url}})
+		panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides,
+			overriding("byType", "number", []dashboard.DynamicConfigValue{link}))
 	}
 	for i := range p.Targets {
 		target, err := p.target(i)
@@ -163,8 +163,8 @@ func (p *Panel) build(b *Board, catalog query.Catalog) (dashboard.Panel, error) 
 		panel.Targets = append(panel.Targets, target)
 	}
 	for _, c := range p.colors {
-		fixed := dashboard.DynamicConfigValue{Id: "color", Value: map[string]string{"mode": "fixed", "fixedColor": c.color}}
-		panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, override(c.series, fixed))
+		fixed := property("color", map[string]string{"mode": "fixed", "fixedColor": c.color})
+		panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, override(c.value, fixed))
 	}
 	if p.Kind == Table {
 		p.columns(&panel, b, catalog)
@@ -284,17 +284,6 @@ func (p *Panel) thresholds() *dashboard.ThresholdsConfig {
 		}
 	}
 	return out
-}
-
-func (p *Panel) mappings() []dashboard.ValueMapping {
-	if len(p.states) == 0 {
-		return nil
-	}
-	options := map[string]dashboard.ValueMappingResult{}
-	for i, s := range p.states {
-		options[s.value] = dashboard.ValueMappingResult{Text: new(s.text), Color: new(s.color), Index: new(int32(i))}
-	}
-	return []dashboard.ValueMapping{{ValueMap: &dashboard.ValueMap{Type: "value", Options: options}}}
 }
 
 // kind returns the builder for the panel's kind with the settings that all panels of the kind have.

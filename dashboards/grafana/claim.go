@@ -51,10 +51,10 @@ func claimPictures() []Panel {
 	return append(inLine(line("Utilization by device", "The claim's share of each device's utilization.", "percentunit",
 		"not measured; for network devices see Traffic by link", "{{device}} {{node}}",
 		`max by (<device>) (dra_claim_utilization_ratio{<of claims>})`).ofOne(),
-		line("Power by device", "The claim's share of each device's power.", "watt", "not measured", "{{device}} {{node}}",
-			`max by (<device>) (dra_claim_power_watts{<of claims>})`),
-		line("Memory used", "The claim's share of each device's memory in use.", "bytes", "not measured",
-			"{{device}} {{node}}", `max by (<device>) (dra_claim_memory_used_bytes{<of claims>})`)),
+		perDevice("Power by device", "The claim's share of each device's power.", "watt", "not measured",
+			`dra_claim_power_watts{<of claims>}`),
+		perDevice("Memory used", "The claim's share of each device's memory in use.", "bytes", "not measured",
+			`dra_claim_memory_used_bytes{<of claims>}`)),
 		heldOverTime("<its nodes>",
 			` and on (<device>) group by (<device>) (last_over_time(dra_claim_device_info{<of claims>}[$__range] @ end()))`))
 }
@@ -102,14 +102,9 @@ func claimDevices() Panel {
 }
 
 func claimStalled() Panel {
-	return Panel{
-		Title: "Stalled", Description: "When the claim kept a device busy without progress, as when a collective " +
-			"operation hangs.", Kind: Timeline, NoData: "it was not, or too little is measured to know", Width: 12, Height: 6,
-		MayBeEmpty: true, states: []state{{"1", "stalled", red}},
-		Targets: []Target{{
-			Expr: `max by (<claim device>) (dra_claim_stalled{<of claims>}) == 1`, Legend: "{{device}} {{node}}",
-		}},
-	}
+	return timeline("Stalled", "When the claim kept a device busy without progress, as when a collective operation "+
+		"hangs.", "it was not, or too little is measured to know", 6, "stalled", "{{device}} {{node}}",
+		`max by (<claim device>) (dra_claim_stalled{<of claims>}) == 1`)
 }
 
 // claimHits are the tables of what hit the claim and its pods.
@@ -334,15 +329,12 @@ func heldOverTime(of, only string) Panel {
 		}},
 		reshape: []dashboard.DataTransformerConfig{
 			transformed("labelsToFields", map[string]any{"mode": "columns", "keepLabels": []string{"held", "holder"}}),
-			transformed("merge", map[string]any{}), sorted("Time"),
+			transformed("merge", map[string]any{}), sorted("Time", false),
 			transformed("groupingToMatrix", map[string]any{
 				"columnField": "held", "rowField": "Time", "valueField": "holder", "emptyValue": "null",
 			}),
 		},
-		fields: []dashboard.DashboardFieldConfigSourceOverrides{{
-			Matcher:    dashboard.MatcherConfig{Id: "byRegexp", Options: "/.*/"},
-			Properties: []dashboard.DynamicConfigValue{{Id: "mappings", Value: holderColors()}},
-		}},
+		fields: []dashboard.DashboardFieldConfigSourceOverrides{overrideAll(property("mappings", holderColors()))},
 	}
 }
 

@@ -44,17 +44,10 @@ func exporterState() []Panel {
 		tableOf("Versions", "Number of exporters by version.", "none is scraped", 12, 7,
 			columnOf("Exporters", "none", `count by (version, revision, goversion) (group by (<node>, version, revision, `+
 				`goversion) (dra_exporter_build_info{<of nodes>}))`)),
-		{
-			Title: "Failing sources over time", Description: "When readings failed, of the 20 sources that failed for the " +
-				"longest in the selected time range.", Kind: Timeline, NoData: "no source is known to have failed",
-			Width: 12, Height: 7,
-			MayBeEmpty: true, states: []state{{"1", "fails", red}},
-			Targets: []Target{{
-				Expr: `max by (<node>, source) (node:dra_failing_source:info{<of nodes>}) and on (<node>, source) topk(20, ` +
-					`max by (<node>, source) (count_over_time(node:dra_failing_source:info{<of nodes>}[$__range] @ end())))`,
-				Legend: "{{source}} {{node}}",
-			}},
-		},
+		timeline("Failing sources over time", "When readings failed, of the 20 sources that failed for the longest in the "+
+			"selected time range.", "no source is known to have failed", 7, "fails", "{{source}} {{node}}",
+			`max by (<node>, source) (node:dra_failing_source:info{<of nodes>}) and on (<node>, source) topk(20, `+
+				`max by (<node>, source) (count_over_time(node:dra_failing_source:info{<of nodes>}[$__range] @ end())))`),
 	}
 }
 
@@ -136,8 +129,8 @@ func exporterCost() []Panel {
 		ownAtEnd = own + ` <end>`
 	)
 	return []Panel{
-		line("CPU", "CPU usage of the 20 exporters with the most at the end.", "none", "no process metrics", "{{node}}",
-			top("<node>",
+		line("CPU", "Processors that the exporters take, of the 20 with the most at the end.", "short",
+			"no process metrics", "{{node}}", top("<node>",
 				`sum by (<node>) (max by (<node>) (rate(process_cpu_seconds_total{<of nodes>}[$__rate_interval]) `+own+`))`,
 				`rate(process_cpu_seconds_total{<of nodes>}[$__rate_interval] <end>) `+ownAtEnd)),
 		line("Resident memory", "Resident memory of the 20 exporters with the most at the end.", "bytes",

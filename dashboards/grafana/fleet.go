@@ -97,16 +97,9 @@ func fleetNow() []Panel {
 		fact(3, 4, "Power", "Total power of all devices that report it.", "watt", "not measured",
 			`sum(max by (cluster, driver) (cluster:dra_power_watts:sum{cluster=~"$cluster", driver=~"$driver"}))`,
 			step{0, blue}).linked("dra-nodes"),
-		{
-			Title: "Alerts", Description: "Firing alerts of dra-exporter's rules.", Kind: Stat, Unit: "none", NoData: "none",
-			Width: 3, Height: 4,
-			Targets: []Target{{
-				Expr: `count(group by (` + alertLabels +
-					`) (ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster"}))`,
-			}},
-			steps: []step{{0, green}, {1, orange}}, MayBeEmpty: true, Total: true, link: "dra-fleet",
-			view: firingAlertsID,
-		},
+		fact(3, 4, "Alerts", "Firing alerts of dra-exporter's rules.", "none", "none", `count(group by (`+alertLabels+
+			`) (ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster"}))`, step{0, green}, step{1, orange}).
+			total().optional().linked("dra-fleet").alone(firingAlertsID),
 		clusterMap(),
 		devicesByState(),
 		wasteOverTime("Waste by namespace", "Device-hours in which devices were idle", "idle_share_seconds", " / 3600",
@@ -118,39 +111,27 @@ func fleetNow() []Panel {
 }
 
 func devicesByState() Panel {
-	return Panel{
-		Title: "Devices by state", Description: "Devices by state. A device has one state, the first that applies: " +
-			"unhealthy, stalled, unmeasured, idle, active, partitioned, tainted, free. A partitioned device counts beside " +
-			"its partitions.", Kind: Graph, Unit: "none", NoData: noDevice, Width: 12, Height: 9, stacked: true,
-		Targets: []Target{{Expr: `sum by (state) (` + devicesOf("") + `)`, Legend: "{{state}}"}},
-		colors:  stateColors(),
-	}
+	p := line("Devices by state", "Devices by state. A device has one state, the first that applies: "+
+		"unhealthy, stalled, unmeasured, idle, active, partitioned, tainted, free. A partitioned device counts beside "+
+		"its partitions.", "none", noDevice, "{{state}}", `sum by (state) (`+devicesOf("")+`)`).sized(12, 9)
+	p.stacked, p.colors = true, stateColors()
+	return p
 }
 
 // wasteOverTime are bars of an increase of idle claims, by namespace: of the namespaces that wasted
 // the most device-hours in the day before the end of the time range.
 func wasteOverTime(title, what, record, scaled, unit, noData string) Panel {
-	by := func(record, span string) string { return sumOver(record, "<namespace>", span) }
-	return Panel{
-		Title: title, Description: what + " while the namespace held them, for the ten namespaces that wasted the most " +
-			"hours in the last day. Shared devices are divided among their holders.", Kind: Graph, Unit: unit,
-		NoData: noData, Width: 8, Height: 8, bars: true, MayBeEmpty: true,
-		Targets: []Target{{
-			Expr: by(record, "$__interval]") + scaled + ` > 0 and on (<namespace>) topk(10, ` +
-				by("idle_share_seconds", "1d] @ end()") + ` > 0)`, Legend: "{{namespace}} {{cluster}}",
-		}},
-	}
+	return namespaceBars(title, what+" while the namespace held them, for the ten namespaces that wasted the most "+
+		"hours in the last day. Shared devices are divided among their holders.", unit, noData, record, scaled+" > 0",
+		10, "idle_share_seconds", " > 0").sized(8, 8).optional()
 }
 
 func freeByModel() Panel {
-	return Panel{
-		Title: "Free devices by model", Description: "Devices that nobody holds, that can be read and are healthy and " +
-			"not tainted.", Kind: Graph, Unit: "none", NoData: "no device is known to be free", Width: 8, Height: 8,
-		stacked: true, below: true, MayBeEmpty: true,
-		Targets: []Target{{
-			Expr: `sum by (driver, model) (` + devicesOf(`, state="free"`) + `)`, Legend: "{{model}} {{driver}}",
-		}},
-	}
+	p := line("Free devices by model", "Devices that nobody holds, that can be read and are healthy and not tainted.",
+		"none", "no device is known to be free", "{{model}} {{driver}}",
+		`sum by (driver, model) (`+devicesOf(`, state="free"`)+`)`).sized(8, 8).optional()
+	p.stacked, p.below = true, true
+	return p
 }
 
 func oversizedClaims() Panel {
@@ -214,7 +195,7 @@ func idleClaims() Panel {
 		"plugin, that hold idle devices and cost the most, by driver. Device-hours are those of the idle devices since "+
 		"one of the driver was last active; shared devices and partitions count by their part. The price is that of all "+
 		"of the holder's devices, and there is none while one of them is used. Click a claim to open its dashboard.",
-		"nothing is known to be idle", 24, 8, columnOf("Idle devices", "none", idle+` and on (<holder driver>) `+listed),
+		"nothing is known to be idle", 24, 7, columnOf("Idle devices", "none", idle+` and on (<holder driver>) `+listed),
 		columnOf("Devices", "none", `max by (<holder driver>) (`+of("claim:dra_devices:count")+`)`),
 		columnOf("Wasted per day", "currency:¤", price),
 		columnOf("Idle device-hours", "h",
@@ -246,58 +227,37 @@ const (
 const firingAlertsID = 16
 
 func firingAlerts() Panel {
-	return Panel{
-		Title: "Firing alerts", Description: "Firing alerts of dra-exporter's rules, at most 50, critical ones first. " +
-			"Click an alert for its section of the runbook, a claim, device or node for its dashboard.", Kind: Table,
-		NoData: "none", Width: 24, Height: 6, sort: rank, hide: []string{"pool"}, limit: shownAlerts,
-		Targets: []Target{columnOf(rank, "none", fmt.Sprintf("topk(%d, 2 + ", shownAlerts)+firing(`severity="critical"`)+
-			"\nor 1 + "+firing(`severity="warning"`)+"\nor "+firing(`severity!~"critical|warning"`)+")")},
-		MayBeEmpty: true,
-	}
+	p := ranked(rank, shownAlerts, "Firing alerts", "Firing alerts of dra-exporter's rules, at most 50, critical ones "+
+		"first. Click an alert for its section of the runbook, a claim, device or node for its dashboard.", "none", 24, 8,
+		columnOf(rank, "none", fmt.Sprintf("topk(%d, 2 + ", shownAlerts)+firing(`severity="critical"`)+
+			"\nor 1 + "+firing(`severity="warning"`)+"\nor "+firing(`severity!~"critical|warning"`)+")")).optional()
+	p.hide = []string{"pool"}
+	return p
 }
 
 func sickDevices() Panel {
 	ofSick := ` and on (<device>) (` + sick() + `)`
-	return Panel{
-		Title: "Devices with problems",
-		Description: "Devices that are unhealthy, need attention, had an error in the last day or are tainted, at most " +
-			"20, in this order: why, what to do, how many hold them, the time and kind of their last error, and since when " +
-			"an alert holds. Click a device for its dashboard.",
-		Kind: Table, NoData: "no device has a problem", Width: 24, Height: 6, MayBeEmpty: true,
-		sort: rank, hide: []string{"pool"},
+	p := ranked(rank, 0, "Devices with problems", "Devices that are unhealthy, need attention, had an error in the last "+
+		"day or are tainted, at most 20, in this order: why, what to do, how many hold them, the time and kind of their "+
+		"last error, and since when an alert holds. Click a device for its dashboard.", "no device has a problem", 24, 6,
 		// What may have several rows for a device comes first: Grafana adds the values of later
 		// queries to all rows of the device.
-		Targets: []Target{
-			{Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<of devices>} == 1` + ofSick + `)`},
-			{Expr: `group by (<device>, key, effect) (dra_device_tainted{<of devices>, effect!="None"}` + ofSick + `)`},
-			{Expr: `max by (<device>, health) (label_replace(dra_device_health_reason_info{<of devices>}` + ofSick + `, ` +
-				`"health", "$1", "reason", "(.*)"))`},
-			{
-				Expr: `max by (<device>, state) (device:dra_state:info{<of devices>}) * on (<device>) group_left () (` + sick() +
-					`)`,
-				Column: rank, Unit: "none",
-			},
-			{
-				Expr:   `max by (<device>) (dra_device_allocations{<of devices>}` + ofSick + `) > 0`,
-				Column: "Holders", Unit: "none",
-			},
-			// The kind of the last error.
-			{
-				Expr: `topk by (<device>) (1, max by (<device>, kind, code) ` +
-					`(last_over_time(device:dra_error:timestamp_seconds{<of devices>}[1d]))) * 1000` + ofSick,
-				Unit: "dateTimeFromNow",
-			},
-			{
-				Expr:   `max by (<device>) (dra_device_last_error_timestamp_seconds{<of devices>}` + ofSick + `) * 1000`,
-				Column: "Last error", Unit: "dateTimeFromNow",
-			},
-			{
-				Expr: `min by (<device>) (ALERTS_FOR_STATE{<of devices>, ` +
-					`alertname=~"DRADevice(Unhealthy|Down|Errors|NeedsAttention)|DRATaintedDeviceHeld"}) * 1000` + ofSick,
-				Column: "Since", Unit: "dateTimeFromNow",
-			},
-		},
-	}
+		labelsOf(`max by (<device>, action, reason) (dra_device_needs_attention{<of devices>} == 1`+ofSick+`)`),
+		labelsOf(`group by (<device>, key, effect) (dra_device_tainted{<of devices>, effect!="None"}`+ofSick+`)`),
+		labelsOf(`max by (<device>, health) (label_replace(dra_device_health_reason_info{<of devices>}`+ofSick+`, `+
+			`"health", "$1", "reason", "(.*)"))`),
+		columnOf(rank, "none", `max by (<device>, state) (device:dra_state:info{<of devices>}) `+
+			`* on (<device>) group_left () (`+sick()+`)`),
+		columnOf("Holders", "none", `max by (<device>) (dra_device_allocations{<of devices>}`+ofSick+`) > 0`),
+		// The kind of the last error.
+		columnOf("", "dateTimeFromNow", `topk by (<device>) (1, max by (<device>, kind, code) `+
+			`(last_over_time(device:dra_error:timestamp_seconds{<of devices>}[1d]))) * 1000`+ofSick),
+		columnOf("Last error", "dateTimeFromNow",
+			`max by (<device>) (dra_device_last_error_timestamp_seconds{<of devices>}`+ofSick+`) * 1000`),
+		columnOf("Since", "dateTimeFromNow", `min by (<device>) (ALERTS_FOR_STATE{<of devices>, `+
+			`alertname=~"DRADevice(Unhealthy|Down|Errors|NeedsAttention)|DRATaintedDeviceHeld"}) * 1000`+ofSick)).optional()
+	p.hide = []string{"pool"}
+	return p
 }
 
 // stuckClaims are the claims that wait or make no progress.
@@ -418,22 +378,16 @@ func transformed(id string, options map[string]any) dashboard.DataTransformerCon
 }
 
 // sorted sorts a table by a field. Rows with the same value keep their order.
-func sorted(field string) dashboard.DataTransformerConfig {
-	return transformed("sortBy", map[string]any{"sort": []map[string]any{{"field": field, "desc": false}}})
+func sorted(field string, descending bool) dashboard.DataTransformerConfig {
+	return transformed("sortBy", map[string]any{"sort": []map[string]any{{"field": field, "desc": descending}}})
 }
 
 // stateColors are the colors of the states of devices, the same in all panels: what needs attention
 // comes last.
-func stateColors() []colored {
-	return []colored{
-		{"free", blue},
-		{"tainted", purple},
-		{"partitioned", grey},
-		{"active", green},
-		{"unmeasured", yellow},
-		{"idle", orange},
-		{"stalled", darkRed},
-		{"unhealthy", red},
+func stateColors() []state {
+	return []state{
+		same("free", blue), same("tainted", purple), same("partitioned", grey), same("active", green),
+		same("unmeasured", yellow), same("idle", orange), same("stalled", darkRed), same("unhealthy", red),
 	}
 }
 
@@ -451,7 +405,7 @@ func mapCells() string {
 	var states []string
 	for i, s := range stateColors() {
 		states = append(states,
-			fmt.Sprintf(`%d + group by (<device>) (device:dra_state:info{<of devices>, state=%q})`, i, s.series))
+			fmt.Sprintf(`%d + group by (<device>) (device:dra_state:info{<of devices>, state=%q})`, i, s.value))
 	}
 	var (
 		counted = `max by (<node>, driver) (node:dra_devices:count{cluster=~"$cluster", node=~"$node", driver=~"$driver"})`
@@ -484,13 +438,9 @@ func mapCells() string {
 // and the smaller its cells. Grafana scales the sizes of points from the smallest to the largest
 // value: gaps are the former, and one cell that is not seen is the latter.
 func clusterMap() Panel {
-	mapping := map[string]dashboard.ValueMappingResult{
-		"0": {Text: new(""), Color: new("transparent"), Index: new(int32(0))},
-	}
+	cells := []state{{"0", "", "transparent"}}
 	for i, s := range stateColors() {
-		mapping[strconv.Itoa(i+1)] = dashboard.ValueMappingResult{
-			Text: new(s.series), Color: new(s.color), Index: new(int32(i + 1)),
-		}
+		cells = append(cells, state{strconv.Itoa(i + 1), s.text, s.color})
 	}
 	return Panel{
 		Title: "Map of the cluster",
@@ -512,7 +462,7 @@ func clusterMap() Panel {
 				"type": "exclude", "match": "any",
 				"filters": []map[string]any{{"fieldName": "columns", "config": map[string]any{"id": "isNull"}}},
 			}),
-			sorted("order"), sorted("node"), sorted("cluster"),
+			sorted("order", false), sorted("node", false), sorted("cluster", false),
 			transformed("convertFieldType", map[string]any{"fields": map[string]any{}, "conversions": []map[string]any{
 				{"targetField": "columns", "destinationType": "number"}, {"targetField": "size", "destinationType": "number"},
 			}}),
@@ -529,26 +479,19 @@ func clusterMap() Panel {
 			}),
 		},
 		fields: []dashboard.DashboardFieldConfigSourceOverrides{
-			override("Line", dashboard.DynamicConfigValue{Id: "links", Value: []map[string]any{{
+			override("Line", property("links", []map[string]any{{
 				"title": "This device", "oneClick": true,
 				"url": deviceURL("${__data.fields.node}", "${__data.fields.driver}", "${__data.fields.device}"),
-			}}}),
-			{
-				Matcher:    dashboard.MatcherConfig{Id: "byRegexp", Options: "/.*/"},
-				Properties: []dashboard.DynamicConfigValue{{Id: "noValue", Value: ""}},
-			},
+			}})),
+			overrideAll(property("noValue", "")),
 			override("Column", soft(-1, 12)...),
 			override("Line", soft(-3, 1)...),
-			override("State", dashboard.DynamicConfigValue{
-				Id: "mappings", Value: []map[string]any{{"type": "value", "options": mapping}},
-			}),
+			override("State", property("mappings", mappings(cells))),
 		},
 	}
 }
 
 // soft is the least range of an axis.
 func soft(least, most float64) []dashboard.DynamicConfigValue {
-	return []dashboard.DynamicConfigValue{
-		{Id: "custom.axisSoftMin", Value: least}, {Id: "custom.axisSoftMax", Value: most},
-	}
+	return []dashboard.DynamicConfigValue{property("custom.axisSoftMin", least), property("custom.axisSoftMax", most)}
 }

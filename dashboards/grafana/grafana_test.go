@@ -27,6 +27,7 @@ func newCatalog(t *testing.T) query.Catalog {
 func TestBoards(t *testing.T) {
 	uids := map[string]bool{}
 	for _, b := range Boards() {
+		expect.OK(t, b.check(newCatalog(t)))
 		expect.OK(t, b.Check(newCatalog(t)))
 		expect.That(t, !uids[b.UID] && strings.HasPrefix(b.Title, "DRA / ") && b.Description != "", "%s: %q", b.UID, b.Title)
 		uids[b.UID] = true
@@ -83,14 +84,14 @@ func TestMistakes(t *testing.T) {
 				"max by (<device>) (dra_device_power_watts{<of devices>})")
 			tt.spoil(&p)
 			b := Board{UID: "x", Rows: []Row{{"Row", []Panel{p}}}}
-			err := b.Check(newCatalog(t))
+			err := b.check(newCatalog(t))
 			expect.That(t, (err == nil) == (tt.want == "") && (err == nil || strings.Contains(err.Error(), tt.want)),
 				"got %v, want %q", err, tt.want)
 		})
 	}
 	twice := line("Power", "Power.", "watt", "none", "{{node}} {{device}}", "max by (<device>) (dra_device_power_watts)")
 	b := Board{UID: "x", Rows: []Row{{"Row", []Panel{twice, twice}}}}
-	if err := b.Check(newCatalog(t)); err == nil || !strings.Contains(err.Error(), "two panels") {
+	if err := b.check(newCatalog(t)); err == nil || !strings.Contains(err.Error(), "two panels") {
 		t.Errorf("got %v", err)
 	}
 }

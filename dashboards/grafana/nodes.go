@@ -19,24 +19,25 @@ func nodes() Board {
 
 // nodePictures are what the devices did, above who held them.
 func nodePictures() []Panel {
+	held := heldOverTime("<of device>", "")
+	held.Height = 10 // a node has more devices than a claim
 	return append(inLine(
-		line("Device utilization", "Share of the time in which any engine of the device was busy.",
-			"percentunit", "not measured", "{{device}} {{node}}",
-			`max by (<device>) (dra_device_utilization_ratio{<of device>})`).ofOne(),
-		line("Device power", "Power that each device draws.", "watt", "not measured", "{{device}} {{node}}",
-			`max by (<device>) (dra_device_power_watts{<of device>})`),
+		perDevice("Device utilization", "Share of the time in which any engine of the device was busy.",
+			"percentunit", "not measured", `dra_device_utilization_ratio{<of device>}`).ofOne(),
+		perDevice("Device power", "Power that each device draws.", "watt", "not measured",
+			`dra_device_power_watts{<of device>}`),
 		line("Device memory in use", "Memory in use as a share of the device's memory.", "percentunit",
 			"not measured", "{{device}} {{node}}",
 			`max by (<device>) (dra_device_memory_used_bytes{<of device>}) /
 			max by (<device>) (dra_device_memory_capacity_bytes{<of device>})`).
 			ofOne().from(step{0, blue}, step{0.95, red}),
-	), heldOverTime("<of device>", ""))
+	), held)
 }
 
 func deviceList() Panel {
 	return ranked(rank, 0, "Device list", "Every selected device with its identity, state and driver version. A "+
 		"claim can't request a device that is in no ResourceSlice: that of a device plugin, or a GPU whose MIG devices "+
-		"are static. A device that is not node-local is offered to several nodes.", noDevice, 24, 9,
+		"are static. A device that is not node-local is offered to several nodes.", noDevice, 24, 7,
 		labelsOf(`max by (<device>, vendor, model, listed, node_local, parent, uuid, pci_bus_id, numa_node, `+
 			`driver_version, profile, serial, firmware_version, cuda_version) (dra_device_info{<of device>, model=~"$model"})`),
 		columnOf(rank, "none",
@@ -73,15 +74,13 @@ func whereFrom() Panel {
 
 func nodeUse() []Panel {
 	return []Panel{
-		line("Engine utilization", "Share of the time in which each engine was busy.", "percentunit",
-			"no source reports engines", "{{device}} {{node}} {{engine}}",
-			`max by (<device>, engine) (dra_device_engine_utilization_ratio{<of device>})`).ofOne(),
-		line("Occupancy", "Resident warps or waves as a share of the device's maximum. On a busy device a "+
+		perDevice("Engine utilization", "Share of the time in which each engine was busy.", "percentunit",
+			"no source reports engines", `dra_device_engine_utilization_ratio{<of device>}`, "engine").ofOne(),
+		perDevice("Occupancy", "Resident warps or waves as a share of the device's maximum. On a busy device a "+
 			"low value means that the kernels are too small for it.", "percentunit", "no source reports it",
-			"{{device}} {{node}}", `max by (<device>) (dra_device_occupancy_ratio{<of device>})`).ofOne(),
-		line("Reserved device memory", "Memory that is reserved for the driver and the firmware of the device.", "bytes",
-			"no source reports it", "{{device}} {{node}}",
-			`max by (<device>) (dra_device_memory_reserved_bytes{<of device>})`).optional(),
+			`dra_device_occupancy_ratio{<of device>}`).ofOne(),
+		perDevice("Reserved device memory", "Memory that is reserved for the driver and the firmware of the device.", "bytes",
+			"no source reports it", `dra_device_memory_reserved_bytes{<of device>}`).optional(),
 		line("Devices lost", "Devices whose time was lost while workloads held them, by cause: an open incident, "+
 			"waiting for the driver, idleness, throttling. Of several causes the first counts.", "none",
 			"nothing is known to be lost", "{{node}} {{cause}}", `sum by (<node>, cause) (max by (<workload>, node, `+
@@ -99,44 +98,42 @@ func nodeUse() []Panel {
 
 func nodeHeat() []Panel {
 	return []Panel{
-		line("Temperature", "Temperature of each sensor.", "celsius", "no source reports it",
-			"{{device}} {{node}} {{sensor}}", `max by (<device>, sensor) (dra_device_temperature_celsius{<of device>})`).
+		perDevice("Temperature", "Temperature of each sensor.", "celsius", "no source reports it",
+			`dra_device_temperature_celsius{<of device>}`, "sensor").
 			from(step{0, blue}, step{80, orange}, step{90, red}),
-		line("Throttled", "Share of the time in which the device ran below its maximum clocks, by reason.",
-			"percentunit", "no source reports it", "{{device}} {{node}} {{reason}}",
-			`max by (<device>, reason) (rate(dra_device_throttled_seconds_total{<of device>}[$__rate_interval]))`).
+		perDevice("Throttled", "Share of the time in which the device ran below its maximum clocks, by reason.",
+			"percentunit", "no source reports it",
+			`rate(dra_device_throttled_seconds_total{<of device>}[$__rate_interval])`, "reason").
 			from(step{0, blue}, step{0.2, orange}),
-		line("Power limits", "The limit in force now, the default of the device, and the lowest and highest that can "+
-			"be set.", "watt", "no source reports limits", "{{device}} {{node}} {{limit}}",
-			`max by (<device>, limit) (dra_device_power_limit_watts{<of device>})`).optional(),
-		line("Temperature margin", "Difference between the temperature at which a device is throttled and its "+
-			"temperature.", "celsius", "no source reports it", "{{device}} {{node}}",
-			`max by (<device>) (dra_device_temperature_margin_celsius{<of device>})`).optional(),
-		line("Fans", "Speed that the fan is set to, as a share of its maximum.", "percentunit", "no device has a fan",
-			"{{device}} {{node}}", `max by (<device>) (dra_device_fan_speed_ratio{<of device>})`).optional(),
-		line("Clocks", "Frequency of each clock domain.", "hertz", "no source reports it",
-			"{{device}} {{node}} {{domain}}", `max by (<device>, domain) (dra_device_clock_hertz{<of device>})`),
-		line("Voltages", "Voltage of each supply.", "volt", "no source reports voltages",
-			"{{device}} {{node}} {{domain}}", `max by (<device>, domain) (dra_device_voltage_volts{<of device>})`).optional(),
+		perDevice("Power limits", "The limit in force now, the default of the device, and the lowest and highest that can "+
+			"be set.", "watt", "no source reports limits", `dra_device_power_limit_watts{<of device>}`, "limit").optional(),
+		perDevice("Temperature margin", "Difference between the temperature at which a device is throttled and its "+
+			"temperature.", "celsius", "no source reports it",
+			`dra_device_temperature_margin_celsius{<of device>}`).optional(),
+		perDevice("Fans", "Speed that the fan is set to, as a share of its maximum.", "percentunit", "no device has a fan",
+			`dra_device_fan_speed_ratio{<of device>}`).optional(),
+		perDevice("Clocks", "Frequency of each clock domain.", "hertz", "no source reports it",
+			`dra_device_clock_hertz{<of device>}`, "domain"),
+		perDevice("Voltages", "Voltage of each supply.", "volt", "no source reports voltages",
+			`dra_device_voltage_volts{<of device>}`, "domain").optional(),
 	}
 }
 
 func nodeErrors() []Panel {
 	return []Panel{
-		line("Errors", "Errors per second, by kind and code. Corrected errors are normal at low rates.", "cps",
-			"no source reports errors", "{{device}} {{node}} {{kind}} {{code}} {{severity}}",
-			`max by (<device>, kind, code, severity) (rate(dra_device_errors_total{<of device>}[$__rate_interval]))`),
+		perDevice("Errors", "Errors per second, by kind and code. Corrected errors are normal at low rates.", "cps",
+			"no source reports errors",
+			`rate(dra_device_errors_total{<of device>}[$__rate_interval])`, "kind", "code", "severity"),
 		ranked("Errors", 0, "Errors in the time shown", "Errors in the selected time range, by kind and code. See "+
 			"DRADeviceErrors in the runbook for what to do about each.", "no source reports errors", 12, 8,
 			columnOf("Errors", "none",
 				`round(max by (<device>, kind, code, severity) (increase(dra_device_errors_total{<of device>}[$__range])))`),
 			columnOf("Last one", "dateTimeFromNow",
 				`max by (<device>) (dra_device_last_error_timestamp_seconds{<of device>}) * 1000`)),
-		line("Link traffic", "Bytes per second on each link.", "binBps", "not measured",
-			"{{device}} {{node}} {{link}} {{direction}}",
-			`max by (<device>, link, direction) (rate(dra_device_io_bytes_total{<of device>}[$__rate_interval]))`),
-		line("Telemetry", "1 while the device can be read, 0 while reading fails.", "none", "no device has telemetry",
-			"{{device}} {{node}}", `max by (<device>) (dra_device_up{<of device>})`),
+		perDevice("Link traffic", "Bytes per second on each link.", "binBps", "not measured",
+			`rate(dra_device_io_bytes_total{<of device>}[$__rate_interval])`, "link", "direction"),
+		perDevice("Telemetry", "1 while the device can be read, 0 while reading fails.", "none", "no device has telemetry",
+			`dra_device_up{<of device>}`),
 	}
 }
 
@@ -146,15 +143,9 @@ func nodeCondition() []Panel { return append(nodeFaults(), nodeOperation()...) }
 // nodeFaults are the panels of the faults of devices.
 func nodeFaults() []Panel {
 	return []Panel{
-		{
-			Title: "Unhealthy over time", Description: "When devices were unhealthy, as their driver reports it.",
-			Kind: Timeline, NoData: "no device was unhealthy, or no driver reports health", Width: 12, Height: 8,
-			states: []state{{"1", "unhealthy", red}}, MayBeEmpty: true,
-			Targets: []Target{{
-				Expr:   `max by (<device>) (dra_device_health{<of device>, status="unhealthy"}) == 1`,
-				Legend: "{{device}} {{node}}",
-			}},
-		},
+		timeline("Unhealthy over time", "When devices were unhealthy, as their driver reports it.",
+			"no device was unhealthy, or no driver reports health", 8, "unhealthy", "{{device}} {{node}}",
+			`max by (<device>) (dra_device_health{<of device>, status="unhealthy"}) == 1`),
 		tableOf("Why devices are not healthy", "The reason that the source of a device's health gives: the driver's "+
 			"message, or the taint. /api/v1/snapshot has long messages in full.",
 			"no device is unhealthy, or no reason is given", 12, 8,
@@ -211,9 +202,13 @@ func network() Board {
 		UID: "dra-network", Title: "DRA / Network and RDMA", search: "node",
 		uses: []string{"cluster", "node", "namespace", "claim", "driver"}, one: []string{"node"},
 		Description: "Traffic of claims on network and RDMA devices, and drops and errors of the devices.",
-		Rows:        []Row{{"Claims", networkClaims()}, {"Interfaces", networkDevices()}},
+		Rows:        []Row{{"Claims", networkClaims()}, {"Interfaces", networkDevices()}, {rdmaRow, rdmaDevices()}},
+		folded:      []string{rdmaRow},
 	}
 }
+
+// rdmaRow is empty where no device has RDMA.
+const rdmaRow = "Ports and congestion of RDMA"
 
 func networkClaims() []Panel {
 	rate := func(direction string) string {
@@ -246,14 +241,13 @@ func networkClaims() []Panel {
 
 func networkDevices() []Panel {
 	const none = "no device reports it"
-	panels := []Panel{
-		line("Packets", "Packets per second of each device.", "pps", none, "{{device}} {{node}} {{direction}}",
-			`max by (<device>, direction) (rate(dra_device_network_packets_total{<of devices>}[$__rate_interval]))`),
-		line("Drops", "Packets per second that each device dropped.", "pps", none, "{{device}} {{node}} {{direction}}",
-			`max by (<device>, direction) (rate(dra_device_network_drops_total{<of devices>}[$__rate_interval]))`),
-		line("Packet errors", "Packets per second that each device received or transmitted with errors.", "pps", none,
-			"{{device}} {{node}} {{direction}}",
-			`max by (<device>, direction) (rate(dra_device_network_errors_total{<of devices>}[$__rate_interval]))`),
+	return []Panel{
+		perDevice("Packets", "Packets per second of each device.", "pps", none,
+			`rate(dra_device_network_packets_total{<of devices>}[$__rate_interval])`, "direction"),
+		perDevice("Drops", "Packets per second that each device dropped.", "pps", none,
+			`rate(dra_device_network_drops_total{<of devices>}[$__rate_interval])`, "direction"),
+		perDevice("Packet errors", "Packets per second that each device received or transmitted with errors.", "pps", none,
+			`rate(dra_device_network_errors_total{<of devices>}[$__rate_interval])`, "direction"),
 		line("Links that went down", "Times per second that a link went down.", "cps", "no source reports it",
 			"{{device}} {{node}}", `sum by (<device>) (max by (<device>, code) (rate(dra_device_errors_total{<of devices>, `+
 				`kind="link_down"}[$__rate_interval])))`),
@@ -270,7 +264,6 @@ func networkDevices() []Panel {
 				`max by (<pod device>, link, direction) (
 				rate(dra_pod_unclaimed_io_bytes_total{<of devices>, link=~"network|rdma"}[$__rate_interval]))`)),
 	}
-	return append(panels, rdmaDevices()...)
 }
 
 // rdmaDevices are the panels of the links of RDMA devices.
@@ -279,9 +272,8 @@ func rdmaDevices() []Panel {
 	return []Panel{
 		line("Ports that are down", "Ports of RDMA devices whose link is not up.", "none", none, "{{device}} {{node}}",
 			`sum by (<device>) (max by (<device>, link, port) (dra_device_link_up{<of devices>}) == bool 0)`).optional(),
-		line("Port errors", "Errors per second of the ports of RDMA devices, by the names of the kernel's counters.",
-			"cps", none, "{{device}} {{node}} {{code}}",
-			`max by (<device>, code) (rate(dra_device_errors_total{<of devices>, kind="port"}[$__rate_interval]))`).optional(),
+		perDevice("Port errors", "Errors per second of the ports of RDMA devices, by the names of the kernel's counters.",
+			"cps", none, `rate(dra_device_errors_total{<of devices>, kind="port"}[$__rate_interval])`, "code").optional(),
 		line("RDMA congestion and retransmissions", "Events per second, by the names of the kernel's counters.", "cps",
 			none, "{{device}} {{node}} {{event}}", `max by (<device>, event) `+
 				`(rate(dra_device_rdma_events_total{<of devices>, event!~"port_xmit_wait|retrans_bytes"}[$__rate_interval]))`).

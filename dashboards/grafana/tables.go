@@ -24,10 +24,7 @@ func (p *Panel) columns(panel *dashboard.Panel, b *Board, catalog query.Catalog)
 	titles := columnTitles()
 	var labels, values []string
 	// The text without data is that of the table, not of a cell.
-	panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, dashboard.DashboardFieldConfigSourceOverrides{
-		Matcher:    dashboard.MatcherConfig{Id: "byRegexp", Options: "/.*/"},
-		Properties: []dashboard.DynamicConfigValue{{Id: "noValue", Value: ""}},
-	})
+	panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, overrideAll(property("noValue", "")))
 	for i, t := range p.Targets {
 		if answer, err := catalog.Check(checkable(Expand(t.Expr))); err == nil {
 			for _, label := range answer.Labels {
@@ -46,23 +43,18 @@ func (p *Panel) columns(panel *dashboard.Panel, b *Board, catalog query.Catalog)
 		names[field] = t.Column
 		panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, override(t.Column, p.valueColumn(t)...))
 	}
-	panel.Transformations = append(panel.Transformations,
-		dashboard.DataTransformerConfig{Id: "merge", Options: map[string]any{}})
+	panel.Transformations = []dashboard.DataTransformerConfig{transformed("merge", map[string]any{})}
 	if p.sort != "" {
-		sort := []map[string]any{{"field": p.sortedBy(), "desc": true}}
-		panel.Transformations = append(panel.Transformations,
-			dashboard.DataTransformerConfig{Id: "sortBy", Options: map[string]any{"sort": sort}})
+		panel.Transformations = append(panel.Transformations, sorted(p.sortedBy(), true))
 	}
-	panel.Transformations = append(panel.Transformations, dashboard.DataTransformerConfig{
-		Id:      "organize",
-		Options: map[string]any{"excludeByName": hidden, "renameByName": names, "indexByName": columnOrder(labels, values)},
-	})
+	panel.Transformations = append(panel.Transformations, transformed("organize", map[string]any{
+		"excludeByName": hidden, "renameByName": names, "indexByName": columnOrder(labels, values),
+	}))
 	if p.limit > 0 {
-		panel.Transformations = append(panel.Transformations,
-			dashboard.DataTransformerConfig{Id: "limit", Options: map[string]any{"limitField": p.limit}})
+		panel.Transformations = append(panel.Transformations, transformed("limit", map[string]any{"limitField": p.limit}))
 	}
-	shown := func(label string) bool { return names[label] != "" && !hidden[label] }
-	for _, o := range cells(b.pages(shown)) {
+	visible := func(label string) bool { return names[label] != "" && !hidden[label] }
+	for _, o := range cells(b.pages(visible)) {
 		if slices.Contains(slices.Collect(maps.Values(names)), o.Matcher.Options.(string)) {
 			panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, o)
 		}
@@ -76,15 +68,14 @@ func (p *Panel) valueColumn(t Target) []dashboard.DynamicConfigValue {
 	if unit != "none" {
 		width = max(width, numberColumn)
 	}
-	out := []dashboard.DynamicConfigValue{{Id: "unit", Value: shownUnit(unit)}}
+	out := []dashboard.DynamicConfigValue{property("unit", shownUnit(unit))}
 	if decimals, fixed := p.decimalsOf(unit); fixed {
-		out = append(out, dashboard.DynamicConfigValue{Id: "decimals", Value: decimals})
+		out = append(out, property("decimals", decimals))
 	}
-	out = append(out, dashboard.DynamicConfigValue{Id: "custom.minWidth", Value: width})
+	out = append(out, property("custom.minWidth", width))
 	if unit == "percentunit" {
-		out = append(out, dashboard.DynamicConfigValue{Id: "max", Value: 1},
-			dashboard.DynamicConfigValue{Id: "min", Value: 0},
-			dashboard.DynamicConfigValue{Id: "custom.cellOptions", Value: map[string]string{"type": "gauge", "mode": "basic"}})
+		out = append(out, property("max", 1), property("min", 0),
+			property("custom.cellOptions", map[string]string{"type": "gauge", "mode": "basic"}))
 	}
 	return out
 }
@@ -141,34 +132,51 @@ func columnTitles() map[string]string {
 	}
 }
 
-// colors are the colors of the cells with these texts.
-func colors(of map[string]string) []dashboard.DynamicConfigValue {
+// mappings are the texts and colors of values. A value without a text of its own is shown as it is.
+func mappings(states []state) []dashboard.ValueMapping {
 	options := map[string]dashboard.ValueMappingResult{}
-	for i, text := range slices.Sorted(maps.Keys(of)) {
-		options[text] = dashboard.ValueMappingResult{Color: new(of[text]), Index: new(int32(i))}
+	for i, s := range states {
+		result := dashboard.ValueMappingResult{Color: new(s.color), Index: new(int32(i))}
+		if s.text != s.value {
+			result.Text = new(s.text)
+		}
+		options[s.value] = result
 	}
-	return mapped(options)
+	return []dashboard.ValueMapping{{ValueMap: &dashboard.ValueMap{Type: "value", Options: options}}}
 }
 
-// mapped shows the cells with these texts as others, or in other colors.
-func mapped(options map[string]dashboard.ValueMappingResult) []dashboard.DynamicConfigValue {
-	return []dashboard.DynamicConfigValue{
-		{Id: "mappings", Value: []map[string]any{{"type": "value", "options": options}}},
-		{Id: "custom.cellOptions", Value: map[string]string{"type": "color-text"}},
-	}
+// cellsOf shows the cells of a column with these texts as others, or in other colors.
+func cellsOf(column string, states ...state) dashboard.DashboardFieldConfigSourceOverrides {
+	return override(column, property("mappings", mappings(states)),
+		property("custom.cellOptions", map[string]string{"type": "color-text"}))
+}
+
+func property(id string, value any) dashboard.DynamicConfigValue {
+	return dashboard.DynamicConfigValue{Id: id, Value: value}
 }
 
 func override(column string, properties ...dashboard.DynamicConfigValue) dashboard.DashboardFieldConfigSourceOverrides {
+	return overriding("byName", column, properties)
+}
+
+// overrideAll sets properties of all fields.
+func overrideAll(properties ...dashboard.DynamicConfigValue) dashboard.DashboardFieldConfigSourceOverrides {
+	return overriding("byRegexp", "/.*/", properties)
+}
+
+func overriding(
+	matcher, of string, properties []dashboard.DynamicConfigValue,
+) dashboard.DashboardFieldConfigSourceOverrides {
 	return dashboard.DashboardFieldConfigSourceOverrides{
-		Matcher: dashboard.MatcherConfig{Id: "byName", Options: column}, Properties: properties,
+		Matcher: dashboard.MatcherConfig{Id: matcher, Options: of}, Properties: properties,
 	}
 }
 
 // pages returns the addresses of the gateway's pages of the objects that cells name, by the title
 // of the column. It is empty without a gateway.
-func (b *Board) pages(shown func(label string) bool) map[string]string {
+func (b *Board) pages(visible func(label string) bool) map[string]string {
 	out := map[string]string{}
-	if b.Gateway == "" || !shown("node") {
+	if b.Gateway == "" || !visible("node") {
 		return out
 	}
 	const (
@@ -177,10 +185,10 @@ func (b *Board) pages(shown func(label string) bool) map[string]string {
 	)
 	out["Node"] = b.Gateway + "/node/" + value + "/"
 	out["Device"] = b.Gateway + "/node/${__data.fields.Node}/#device=" + value
-	if shown("driver") && shown("pool") {
+	if visible("driver") && visible("pool") {
 		out["Device"] = b.Gateway + "/device/${__data.fields.Driver}/${__data.fields.Pool}/" + value + onNode
 	}
-	if shown("namespace") {
+	if visible("namespace") {
 		out["Claim"], out["Pod"] = b.Gateway+"/claim"+ofNamespace, b.Gateway+"/pod"+ofNamespace
 	}
 	return out
@@ -191,8 +199,8 @@ func (b *Board) pages(shown func(label string) bool) map[string]string {
 func widths() map[string]int {
 	return map[string]int{
 		"Alert": 250, "Claim": wideColumn, "Pod": wideColumn, "Model": wideColumn, "Workload": wideColumn, "Driver": 140,
-		"Kind": 150, "Taint": 200, "Effect": 110, "Device": 140, "State": 95, "Severity": 90, "Namespace": 120,
-		"Part of a": 105, "PCI": 115, "UUID": 320, "Serial": 130, "Driver version": 130, "Node-local": 105,
+		"Class": 140, "Kind": 150, "Taint": 200, "Effect": 110, "Device": 140, "State": 95, "Severity": 90, "Namespace": 120,
+		"Part of a": 105, "PCI": 115, "UUID": 345, "Serial": 130, "Driver version": 130, "Node-local": 105,
 	}
 }
 
@@ -216,14 +224,14 @@ func cells(pages map[string]string) []dashboard.DashboardFieldConfigSourceOverri
 		if page := pages[column]; page != "" {
 			links = append(links, map[string]any{"title": title + " on the page of its node", "url": page, "targetBlank": true})
 		}
-		return override(column, dashboard.DynamicConfigValue{Id: "links", Value: links})
+		return override(column, property("links", links))
 	}
 	var out []dashboard.DashboardFieldConfigSourceOverrides
 	widths := widths()
 	for _, title := range slices.Sorted(maps.Keys(widths)) {
-		out = append(out, override(title, dashboard.DynamicConfigValue{Id: "custom.width", Value: widths[title]}))
+		out = append(out, override(title, property("custom.width", widths[title])))
 	}
-	out = append(out, override("Node", dashboard.DynamicConfigValue{Id: "custom.minWidth", Value: numberColumn}))
+	out = append(out, override("Node", property("custom.minWidth", numberColumn)))
 	return append(out, []dashboard.DashboardFieldConfigSourceOverrides{
 		link("Claim", "dra-claim", "&${node:queryparam}&var-namespace=${__data.fields.Namespace}&var-claim=${__value.raw}"),
 		link("Pod", "dra-claim", "&${node:queryparam}&${claim:queryparam}"+
@@ -233,21 +241,12 @@ func cells(pages map[string]string) []dashboard.DashboardFieldConfigSourceOverri
 		link("Namespace", "dra-namespaces", "&var-namespace=${__value.raw}"),
 		link("Node", "dra-nodes", "&var-node=${__value.raw}"),
 		link("Device", "", ""),
-		override("Alert", dashboard.DynamicConfigValue{Id: "links", Value: []map[string]any{{
+		override("Alert", property("links", []map[string]any{{
 			"title": "Runbook", "url": rules.RunbookURL + "#${__value.raw}", "targetBlank": true,
-		}}}),
-		override("Severity", colors(map[string]string{"critical": red, "warning": orange, "info": blue})...),
-		override("State", colors(map[string]string{
-			"unhealthy": red, "stalled": darkRed, "unmeasured": yellow, "idle": orange, "active": green, "tainted": purple,
-			"partitioned": grey, "free": blue, "allocated": yellow, "prepared": green,
-		})...),
-		override("Listed", mapped(map[string]dashboard.ValueMappingResult{
-			"true":  {Text: new("yes"), Color: new("text"), Index: new(int32(0))},
-			"false": {Text: new("in no slice"), Color: new(blue), Index: new(int32(1))},
-		})...),
-		override("Node-local", mapped(map[string]dashboard.ValueMappingResult{
-			"true":  {Text: new("yes"), Color: new("text"), Index: new(int32(0))},
-			"false": {Text: new("several nodes"), Color: new(blue), Index: new(int32(1))},
-		})...),
+		}})),
+		cellsOf("Severity", same("critical", red), same("info", blue), same("warning", orange)),
+		cellsOf("State", append(stateColors(), same("allocated", yellow), same("prepared", green))...),
+		cellsOf("Listed", state{"true", "yes", "text"}, state{"false", "in no slice", blue}),
+		cellsOf("Node-local", state{"true", "yes", "text"}, state{"false", "several nodes", blue}),
 	}...)
 }

@@ -39,11 +39,15 @@ func (v *variable) query() string {
 	if v.rank == "" {
 		return "label_values(" + v.selector + ", " + v.of + ")"
 	}
-	return "query_result(" + v.ranked() + ")"
+	return "query_result(" + v.expr() + ")"
 }
 
-// ranked is the expression that offers the values with the highest ranks, in that order.
-func (v *variable) ranked() string {
+// expr is the expression that has all values, or that offers those with the highest ranks, in that
+// order.
+func (v *variable) expr() string {
+	if v.rank == "" {
+		return v.selector
+	}
 	return fmt.Sprintf("sort_desc(topk(%d, %s))", MostOffered, v.rank)
 }
 
@@ -246,35 +250,6 @@ func Fill(expr string, values map[string]string, span, rate, step string) string
 		pairs = append(pairs, "$"+v.name, value)
 	}
 	return strings.NewReplacer(pairs...).Replace(expr)
-}
-
-// VariableQuery is the query of a variable of a dashboard.
-type VariableQuery struct {
-	Board, Name string
-	Label       string // whose values it offers
-	Selector    string // of the series that have all values, or
-	Expr        string // whose result has at most MostOffered of them, in order
-}
-
-// VariableQueries returns the queries of the visible variables of all dashboards, with the
-// variables before each set to All.
-func VariableQueries(span string) []VariableQuery {
-	var out []VariableQuery
-	for _, b := range Boards() {
-		for _, v := range b.choices() {
-			if !slices.Contains(b.uses, v.name) {
-				continue
-			}
-			q := VariableQuery{Board: b.UID, Name: v.name, Label: v.of}
-			if v.rank == "" {
-				q.Selector = Fill(v.selector, nil, span, "5m", "1m")
-			} else {
-				q.Expr = Fill(Expand(v.ranked()), nil, span, "5m", "1m")
-			}
-			out = append(out, q)
-		}
-	}
-	return out
 }
 
 // links are links to the other dashboards. They keep the selection and the time range.

@@ -207,7 +207,9 @@ func workloadPictures() []Panel {
 		"first of these.", "h", "nothing is known to be lost", "{{cause}}", `sum by (cause) (max by (<workload>, cause) `+
 		`(sum_over_time(workload:dra_lost_share_seconds:increase$hours{<of workloads>}[$__interval]))) / 3600`)
 	lost.bars, lost.Width, lost.Height, lost.MayBeEmpty = true, 8, 9, true
-	lost.colors = []colored{{"incident", red}, {"waiting", yellow}, {"idle", orange}, {"throttled", purple}}
+	lost.colors = []state{
+		same("incident", red), same("waiting", yellow), same("idle", orange), same("throttled", purple),
+	}
 	return []Panel{
 		{
 			Title: "Efficiency by device-hours",
@@ -227,15 +229,13 @@ func workloadPictures() []Panel {
 				}),
 			},
 			fields: []dashboard.DashboardFieldConfigSourceOverrides{
-				override("Device-hours", append(soft(0, 0), dashboard.DynamicConfigValue{Id: "unit", Value: shownUnit("h")})...),
-				override("Active",
-					dashboard.DynamicConfigValue{Id: "unit", Value: "percentunit"}, dashboard.DynamicConfigValue{Id: "min", Value: 0},
-					dashboard.DynamicConfigValue{Id: "max", Value: 1},
-					dashboard.DynamicConfigValue{Id: "links", Value: []map[string]any{{
+				override("Device-hours", append(soft(0, 0), property("unit", shownUnit("h")))...),
+				override("Active", property("unit", "percentunit"), property("min", 0), property("max", 1),
+					property("links", []map[string]any{{
 						"title": "This workload", "oneClick": true, "url": "/d/dra-workloads" + carry +
 							"&var-namespace=${__data.fields.namespace}&var-kind=${__data.fields.workload_kind}" +
 							"&var-workload=${__data.fields.workload_name}",
-					}}}),
+					}})),
 			},
 			steps: []step{{0, red}, {0.2, orange}, {0.5, green}},
 		},
@@ -329,17 +329,22 @@ func showbackDetails() []Panel {
 	}
 }
 
+// namespaceBars are bars of an increase by namespace, of those with the most of another increase in
+// the last day: not in months, which takes long.
+func namespaceBars(title, description, unit, noData, record, scaled string, most int, of, above string) Panel {
+	by := func(record, span string) string { return sumOver(record, "<namespace>", span) }
+	p := line(title, description, unit, noData, "{{namespace}} {{cluster}}", fmt.Sprintf(
+		`%s%s and on (<namespace>) topk(%d, %s%s)`, by(record, "$__interval]"), scaled, most, by(of, "1d] @ end()"), above))
+	p.bars = true
+	return p
+}
+
 // showbackTime are bars of what each namespace held, used and cost: in a month, of each day.
 func showbackTime() []Panel {
-	// Of thousands, those with the most device-hours in the last day: not in months, which takes long.
-	by := func(record, span string) string { return sumOver(record, "<namespace>", span) }
 	bars := func(title, description, unit, noData, record, scaled string) Panel {
-		p := line(title, description+" Over a month, each bar is a day; over an hour, four minutes. The 20 namespaces "+
-			"with the most device-hours in the last day.", unit, noData, "{{namespace}} {{cluster}}",
-			by(record, "$__interval]")+scaled+` and on (<namespace>) topk(20, `+by("allocated_share_seconds", "1d] @ end()")+
-				`)`)
-		p.bars = true
-		return p
+		return namespaceBars(title, description+" Over a month, each bar is a day; over an hour, four minutes. The 20 "+
+			"namespaces with the most device-hours in the last day.", unit, noData, record, scaled, 20,
+			"allocated_share_seconds", "")
 	}
 	return []Panel{
 		bars("Device-hours held", "Device-hours that the namespace held.", "h", nothingHeld, "allocated_share_seconds",

@@ -17,7 +17,7 @@ import (
 type Replacement struct {
 	Exporter string // the name of the other exporter
 	Value    string // the name of its value in the chart
-	groups   []sourceGroup
+	groups   []Group
 	options  Options
 }
 
@@ -33,7 +33,7 @@ func Replacements(o Options, catalog query.Catalog) ([]Replacement, error) {
 		errs = append(errs, err)
 		for i := range recordings {
 			if i%mostRules == 0 {
-				r.groups = append(r.groups, sourceGroup{
+				r.groups = append(r.groups, Group{
 					Name: fmt.Sprintf("dra-exporter-compat-%s-%d", e.name, i/mostRules+1), Scope: Node, Every: "<compat interval>",
 				})
 			}
@@ -54,7 +54,7 @@ const mostRules = 20
 func (r *Replacement) Groups() []Group { return resolved(&r.options, r.groups) }
 
 // Chart returns the rules for the Helm chart, as [Chart] does.
-func (r *Replacement) Chart() ([]byte, error) { return encodeSources(r.groups) }
+func (r *Replacement) Chart() ([]byte, error) { return encode(r.groups) }
 
 // otherExporter describes the series of another exporter. What they measure is in the preset by
 // which the source scrape reads that exporter: the rules are its inverse.

@@ -34,7 +34,7 @@ type ruleGroup struct {
 
 // definition is a recording or an alert.
 type definition interface {
-	rule(o *Options, catalog query.Catalog) (source, error)
+	rule(o *Options, catalog query.Catalog) (Rule, error)
 }
 
 // rulesOf returns the rules of a group.

@@ -28,9 +28,9 @@ const (
 // Group is a group of rules that are evaluated together, in order.
 type Group struct {
 	Name  string `yaml:"name"`
+	Scope Scope  `yaml:"scope,omitempty"` // in files of the chart alone
 	Every string `yaml:"interval,omitempty"`
 	Rules []Rule `yaml:"rules"`
-	Scope Scope  `yaml:"-"`
 }
 
 // Of returns the groups of a scope.
@@ -38,8 +38,10 @@ func Of(scope Scope, groups []Group) []Group {
 	return slices.DeleteFunc(slices.Clone(groups), func(g Group) bool { return g.Scope != scope })
 }
 
-// Rule is a rule as Prometheus reads it.
+// Rule is a rule as Prometheus reads it. As it is defined, and in the chart, it has an ID, and its
+// texts have abbreviations, see [Options.words].
 type Rule struct {
+	ID            string            `yaml:"id,omitempty"` // of an alert, unique
 	Record        string            `yaml:"record,omitempty"`
 	Alert         string            `yaml:"alert,omitempty"`
 	Expr          string            `yaml:"expr"`
@@ -47,23 +49,8 @@ type Rule struct {
 	KeepFiringFor string            `yaml:"keep_firing_for,omitempty"`
 	Labels        map[string]string `yaml:"labels,omitempty"`
 	Annotations   map[string]string `yaml:"annotations,omitempty"`
-}
-
-// source is a rule as it is defined: options are abbreviated in its texts, see [Options.words].
-type source struct {
-	ID     string `yaml:"id,omitempty"` // of an alert, unique
-	Rule   `yaml:",inline"`
-	labels []string // of the series of an alert
-	// Namespaced is whether the alert is about a claim, so that it has the label namespace.
+	// Namespaced is whether an alert that has an ID is about a claim: it has the label namespace.
 	Namespaced bool `yaml:"namespaced,omitempty"`
-}
-
-// sourceGroup is a group of rules as they are defined.
-type sourceGroup struct {
-	Name  string   `yaml:"name"`
-	Scope Scope    `yaml:"scope"`
-	Every string   `yaml:"interval,omitempty"`
-	Rules []source `yaml:"rules"`
 }
 
 // Groups returns all rules with these options, and adds the recorded metrics to the catalog. The
@@ -77,15 +64,15 @@ func Groups(o Options, catalog query.Catalog) ([]Group, error) {
 }
 
 // resolved returns the rules with their abbreviations replaced.
-func resolved(o *Options, sources []sourceGroup) []Group {
+func resolved(o *Options, sources []Group) []Group {
 	words := strings.NewReplacer(o.words()...)
-	groups := make([]Group, 0, len(sources))
-	for _, g := range sources {
-		group := Group{Name: g.Name, Every: words.Replace(g.Every), Scope: g.Scope}
-		for i := range g.Rules {
-			group.Rules = append(group.Rules, g.Rules[i].with(o))
+	groups := slices.Clone(sources)
+	for i := range groups {
+		g := &groups[i]
+		g.Every, g.Rules = words.Replace(g.Every), slices.Clone(g.Rules)
+		for j := range g.Rules {
+			g.Rules[j] = g.Rules[j].with(o)
 		}
-		groups = append(groups, group)
 	}
 	return groups
 }
@@ -93,6 +80,7 @@ func resolved(o *Options, sources []sourceGroup) []Group {
 // with returns the rule with its abbreviations replaced.
 func (r Rule) with(o *Options) Rule {
 	replacer := strings.NewReplacer(append([]string{"<for>", r.For}, o.words()...)...)
+	r.ID, r.Namespaced = "", false
 	r.Expr, r.Record = replacer.Replace(r.Expr), replacer.Replace(r.Record)
 	texts := r.Annotations
 	r.Annotations = nil
@@ -111,18 +99,18 @@ func (r Rule) with(o *Options) Rule {
 func isRelative(text string) bool { return strings.HasPrefix(text, "/") }
 
 // sources returns all rules as they are defined, and checks them with these options.
-func sources(o *Options, catalog query.Catalog) ([]sourceGroup, error) {
+func sources(o *Options, catalog query.Catalog) ([]Group, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("check options of rules: %w", err)
 	}
-	var groups []sourceGroup
+	var groups []Group
 	var errs []error
 	for _, scope := range []Scope{Node, Global} {
 		for _, g := range slices.Concat(recordings(), alerts(o)) {
 			if g.scope != scope {
 				continue
 			}
-			group := sourceGroup{Name: g.name, Scope: scope, Every: g.every}
+			group := Group{Name: g.name, Scope: scope, Every: g.every}
 			for _, define := range g.rules {
 				rule, err := define.rule(o, catalog)
 				errs = append(errs, err)
@@ -138,25 +126,25 @@ func sources(o *Options, catalog query.Catalog) ([]sourceGroup, error) {
 }
 
 // rule returns the recording as a Prometheus rule and adds its metric to the catalog.
-func (r recording) rule(o *Options, catalog query.Catalog) (source, error) {
+func (r recording) rule(o *Options, catalog query.Catalog) (Rule, error) {
 	rule := Rule{Record: r.name, Expr: tidy(strings.NewReplacer(LabelWords()...).Replace(r.expr)), Labels: r.labels}
 	answer, err := catalog.Check(rule.with(o).Expr)
 	if err != nil {
-		return source{Rule: rule}, fmt.Errorf("record %s: %w", r.name, err)
+		return rule, fmt.Errorf("record %s: %w", r.name, err)
 	}
 	labels := slices.Concat(answer.Labels, slices.Collect(maps.Keys(r.labels)), r.more)
 	catalog.Add(query.Family{Name: r.name, Labels: labels})
 	if r.perInterval {
 		rule.Expr = fmt.Sprintf("(\n%s\n) * <long interval seconds>", indent(rule.Expr))
 	}
-	return source{Rule: rule}, nil
+	return rule, nil
 }
 
 // rule returns the alert as a Prometheus rule. Labels in its texts must be labels of its
 // expression.
-func (a alert) rule(o *Options, catalog query.Catalog) (source, error) {
+func (a alert) rule(o *Options, catalog query.Catalog) (Rule, error) {
 	rule := Rule{
-		Alert: a.name, Expr: tidy(strings.NewReplacer(LabelWords()...).Replace(a.expr)), For: span(a.hold),
+		ID: a.name, Alert: a.name, Expr: tidy(strings.NewReplacer(LabelWords()...).Replace(a.expr)), For: span(a.hold),
 		KeepFiringFor: span(a.keep), Labels: map[string]string{"severity": string(a.severity)},
 		Annotations: map[string]string{
 			"summary":     a.summary,
@@ -164,16 +152,15 @@ func (a alert) rule(o *Options, catalog query.Catalog) (source, error) {
 			"runbook_url": RunbookURL + "#" + strings.ToLower(a.name),
 		},
 	}
-	out := source{ID: a.name, Rule: rule}
 	if a.action != "" {
 		rule.Labels["action"] = a.action
-		out.ID += "-" + a.action
+		rule.ID += "-" + a.action
 	}
 	answer, err := catalog.Check(rule.with(o).Expr)
 	if err != nil {
-		return out, fmt.Errorf("alert %s: %w", a.name, err)
+		return rule, fmt.Errorf("alert %s: %w", a.name, err)
 	}
-	out.Namespaced, out.labels = answer.Has("namespace"), answer.Labels
+	rule.Namespaced = answer.Has("namespace")
 	rule.Annotations["dashboard_url"] = "<grafana>" + dashboardOf(answer)
 	if answer.Has("node") {
 		rule.Annotations["page_url"] = "<page>" + pageOf(answer)
@@ -181,11 +168,11 @@ func (a alert) rule(o *Options, catalog query.Catalog) (source, error) {
 	for _, text := range rule.Annotations {
 		for _, label := range labelsIn(text) {
 			if !answer.Has(label) {
-				return out, fmt.Errorf("alert %s: its text has the label %q, but its expression does not", a.name, label)
+				return rule, fmt.Errorf("alert %s: its text has the label %q, but its expression does not", a.name, label)
 			}
 		}
 	}
-	return out, nil
+	return rule, nil
 }
 
 // dashboardOf returns the path of the dashboard of what an alert is about: the claim, the device,
@@ -269,7 +256,11 @@ const generatedNote = "# Generated by go generate from the Go code in dashboards
 
 // File returns the groups as a Prometheus rules file.
 func File(groups []Group) ([]byte, error) {
-	return encode(map[string]any{"groups": groups})
+	groups = slices.Clone(groups)
+	for i := range groups {
+		groups[i].Scope = ""
+	}
+	return encode(groups)
 }
 
 // Chart returns the rules for the Helm chart, which replaces the abbreviations by its values.
@@ -278,19 +269,15 @@ func Chart(o Options, catalog query.Catalog) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return encodeSources(groups)
+	return encode(groups)
 }
 
-func encodeSources(groups []sourceGroup) ([]byte, error) {
-	return encode(map[string]any{"groups": groups})
-}
-
-func encode(v any) ([]byte, error) {
+func encode(groups []Group) ([]byte, error) {
 	var out bytes.Buffer
 	out.WriteString(generatedNote)
 	e := yaml.NewEncoder(&out)
 	e.SetIndent(2)
-	if err := e.Encode(v); err != nil {
+	if err := e.Encode(map[string]any{"groups": groups}); err != nil {
 		return nil, fmt.Errorf("write rules: %w", err)
 	}
 	return out.Bytes(), nil

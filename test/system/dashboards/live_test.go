@@ -270,13 +270,26 @@ func checkPower(f *findings, prometheus server, cluster string) {
 }
 
 func checkVariables(f *findings, prometheus server) {
-	for _, q := range grafana.VariableQueries("1m") {
-		check := checkRanked
-		if q.Selector != "" {
-			check = checkValues
+	for _, b := range grafana.Boards() {
+		dashboard, err := readShipped(b.UID)
+		if err != nil {
+			f.Errorf("%v", err)
 		}
-		if err := check(prometheus, q); err != nil {
-			f.Errorf("%s: variable %s: %s%s: %v", q.Board, q.Name, q.Selector, q.Expr, err)
+		for _, v := range dashboard.Templating.List {
+			if v.Type != "query" || v.Hide != 0 {
+				continue
+			}
+			query := grafana.Fill(strings.TrimSuffix(v.Query, ")"), nil, "1m", "5m", "1m")
+			if values, ok := strings.CutPrefix(query, "label_values("); ok {
+				at := strings.LastIndex(values, ", ")
+				err = checkValues(prometheus, values[at+len(", "):], values[:at])
+			} else {
+				label, _, _ := strings.Cut(strings.TrimPrefix(v.Regex, "/"), "=")
+				err = checkRanked(prometheus, label, strings.TrimPrefix(query, "query_result("))
+			}
+			if err != nil {
+				f.Errorf("%s: variable %s: %s: %v", b.UID, v.Name, query, err)
+			}
 		}
 	}
 	for _, a := range grafana.Annotations() {
@@ -298,9 +311,9 @@ func checkVariables(f *findings, prometheus server) {
 }
 
 // checkValues checks that a variable offers values of a label.
-func checkValues(prometheus server, q grafana.VariableQuery) error {
+func checkValues(prometheus server, label, selector string) error {
 	var values []string
-	err := prometheus.Get(context.Background(), "/api/v1/label/"+q.Label+"/values", url.Values{"match[]": {q.Selector}},
+	err := prometheus.Get(context.Background(), "/api/v1/label/"+label+"/values", url.Values{"match[]": {selector}},
 		&values)
 	if err == nil && len(values) == 0 {
 		err = errors.New("it offers nothing")
@@ -309,14 +322,14 @@ func checkValues(prometheus server, q grafana.VariableQuery) error {
 }
 
 // checkRanked checks that a variable offers some values, those with the highest ranks first.
-func checkRanked(prometheus server, q grafana.VariableQuery) error {
-	got, err := prometheus.query(q.Expr, 0)
+func checkRanked(prometheus server, label, expr string) error {
+	got, err := prometheus.query(expr, 0)
 	if err != nil {
 		return err
 	}
 	named, last := 0, math.Inf(1)
 	for _, series := range got {
-		if series.Labels[q.Label] != "" {
+		if series.Labels[label] != "" {
 			named++
 		}
 		rank := series.Samples[0].Value
@@ -326,13 +339,21 @@ func checkRanked(prometheus server, q grafana.VariableQuery) error {
 		last = rank
 	}
 	if named == 0 || len(got) > grafana.MostOffered {
-		return fmt.Errorf("%d of %d values have the label %s", named, len(got), q.Label)
+		return fmt.Errorf("%d of %d values have the label %s", named, len(got), label)
 	}
 	return nil
 }
 
 // shipped is the part of a dashboard's JSON that the test reads.
-type shipped struct{ Panels []shippedPanel }
+type shipped struct {
+	Panels     []shippedPanel
+	Templating struct {
+		List []struct {
+			Name, Type, Query, Regex string
+			Hide                     int
+		}
+	}
+}
 
 type shippedPanel struct {
 	Type, Title string
@@ -348,15 +369,20 @@ type shippedPanel struct {
 	}
 }
 
+// readShipped reads a shipped dashboard.
+func readShipped(uid string) (shipped, error) {
+	var out shipped
+	content, err := os.ReadFile(filepath.Join("..", "..", "..", "dashboards", "out", "grafana", uid+".json"))
+	if err == nil {
+		err = json.Unmarshal(content, &out)
+	}
+	return out, err
+}
+
 // checkBoard evaluates the queries of a shipped dashboard.
 func checkBoard(f *findings, prometheus server, board grafana.Board, cluster string, began time.Time) {
-	content, err := os.ReadFile(filepath.Join("..", "..", "..", "dashboards", "out", "grafana", board.UID+".json"))
+	dashboard, err := readShipped(board.UID)
 	if err != nil {
-		f.Errorf("%v", err)
-		return
-	}
-	var dashboard shipped
-	if err := json.Unmarshal(content, &dashboard); err != nil {
 		f.Errorf("%v", err)
 		return
 	}
