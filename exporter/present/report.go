@@ -168,15 +168,7 @@ type StallReport struct {
 	Working int `json:"working"`
 	Still   int `json:"still"`
 	// Peers are these devices if there are several, at most 16, with what each does.
-	Peers []PeerReport `json:"peers,omitempty"`
-}
-
-// PeerReport is a device of a claim's workload on the node, with what it does: idle, pausing,
-// working, unclear, quiet or unmeasured.
-type PeerReport struct {
-	Claim  string    `json:"claim"`
-	Device driver.ID `json:"device"`
-	Does   string    `json:"does"`
+	Peers []stall.Peer `json:"peers,omitempty"`
 }
 
 // ValueReport is a value of a quantity.
@@ -354,10 +346,7 @@ func stallReport(v *stall.Verdict) *StallReport {
 	out := &StallReport{
 		Unknown: v.Unknown, Text: progressOf(v), Since: v.Since.UTC(), Before: v.Before, WithoutProgress: v.For.Seconds(),
 		Progress: texts(v.Progress), Silent: texts(v.Stalled), Missing: texts(v.Missing), Host: texts(v.Host),
-		HostWork: texts(v.HostShows), Ranks: v.Ranks, Working: v.Working, Still: v.Still,
-	}
-	for _, p := range v.Peers {
-		out.Peers = append(out.Peers, PeerReport(p))
+		HostWork: texts(v.HostShows), Ranks: v.Ranks, Working: v.Working, Still: v.Still, Peers: v.Peers,
 	}
 	if v.Unknown == stall.Known {
 		stalled := v.Stalled != nil
