@@ -291,6 +291,11 @@ func Absent(reason driver.AbsenceReason) (text, do string) {
 	}
 }
 
+// Contradiction says what contradicts a utilization of 0.
+func Contradiction(found join.Contradiction) string {
+	return "the utilization is 0, and " + found.Meaning()
+}
+
 // Missing returns the meaning of the reason why a device of a driver has no telemetry, and a
 // remedy, or "" if none is needed.
 func Missing(driverName string, missing join.MissingReason) (text, do string) {
