@@ -54,7 +54,7 @@ const suffix = ".schema.json"
 // readComments returns the comments of all types and fields, each as one line.
 func readComments() (map[string]string, error) {
 	var r jsonschema.Reflector
-	for _, folder := range []string{"../present", "../recorder", "../../driver"} {
+	for _, folder := range []string{"../present", "../recorder", "../stall", "../../driver"} {
 		if err := r.AddGoComments(module, folder); err != nil {
 			return nil, err
 		}

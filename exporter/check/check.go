@@ -93,15 +93,15 @@ func (c *Checker) kubelet(ctx context.Context) {
 			claims[a.Claim] = true
 		}
 	}
-	c.report.add(Finding{What: "podresources", Text: fmt.Sprintf("%s: %d allocations of %s, answered in %v",
-		socket, len(answer.Listed), present.Count(len(claims), "claim"), answer.Took.Round(time.Microsecond))})
+	c.report.say(OK, "podresources", "%s: %d allocations of %s, answered in %v",
+		socket, len(answer.Listed), present.Count(len(claims), "claim"), answer.Took.Round(time.Microsecond))
 	c.reject("podresources", answer.Rejected)
 }
 
 // reject reports what was rejected of an input.
 func (c *Checker) reject(input string, rejections driver.Rejections) {
 	for _, r := range rejections.Of(input) {
-		c.report.add(Finding{Status: Warn, What: r.Input, Text: fmt.Sprintf("%d rejected: %s", r.Count, r.Reason)})
+		c.report.say(Warn, r.Input, "%d rejected: %s", r.Count, r.Reason)
 	}
 }
 
@@ -113,7 +113,7 @@ func (c *Checker) podsAPI(ctx context.Context) {
 	socket := c.config.PodsSocket
 	pods, err := c.config.Node.CheckPods(ctx)
 	if err == nil {
-		c.report.add(Finding{What: "Pods API", Text: fmt.Sprintf("%s: %s", socket, present.Count(pods, "pod"))})
+		c.report.say(OK, "Pods API", "%s: %s", socket, present.Count(pods, "pod"))
 		return
 	}
 	f := socketTrouble(ctx, socket, err)
@@ -128,9 +128,7 @@ func (c *Checker) podsAPI(ctx context.Context) {
 // state checks whether the state folder can be written.
 func (c *Checker) state() {
 	if c.config.StateDir == "" {
-		c.report.add(Finding{
-			What: "state.dir", Text: "not set: counters, incidents and receipts are lost when the process ends",
-		})
+		c.report.say(OK, "state.dir", "not set: counters, incidents and receipts are lost when the process ends")
 		return
 	}
 	f := Finding{What: "state.dir", Text: c.config.StateDir + ": counters, incidents and receipts outlive a restart"}
@@ -152,9 +150,7 @@ func (c *Checker) state() {
 // kube makes each kind of request that the exporter sends to the API server.
 func (c *Checker) kube(ctx context.Context) {
 	if !c.config.Node.UsesAPI() {
-		c.report.add(Finding{
-			What: "API server", Text: "not used: --kube=off, or neither in a cluster nor given a --kubeconfig",
-		})
+		c.report.say(OK, "API server", "not used: --kube=off, or neither in a cluster nor given a --kubeconfig")
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.config.Deadline)
@@ -248,17 +244,12 @@ func (c *Checker) unresolved() {
 	inputs := c.config.Inputs.copy()
 	for _, reason := range slices.Sorted(maps.Keys(inputs.unresolved)) {
 		if n := inputs.unresolved[reason]; n > 0 {
-			c.report.add(Finding{
-				Status: Warn, What: "pods", Text: fmt.Sprintf("%s with unknown devices: %s", present.Count(n, "pod"), reason),
-			})
+			c.report.say(Warn, "pods", "%s with unknown devices: %s", present.Count(n, "pod"), reason)
 		}
 	}
 	for _, kind := range slices.Sorted(maps.Keys(inputs.conflicts)) {
 		if n := inputs.conflicts[kind]; n > 0 {
-			c.report.add(Finding{
-				Status: Warn, What: "conflicts",
-				Text: fmt.Sprintf("kubelet and API server disagree on %s: %s", present.Count(n, "device"), kind),
-			})
+			c.report.say(Warn, "conflicts", "kubelet and API server disagree on %s: %s", present.Count(n, "device"), kind)
 		}
 	}
 	for _, conflict := range inputs.contradicted {
@@ -266,7 +257,7 @@ func (c *Checker) unresolved() {
 		if conflict.Allocated != (driver.ID{}) {
 			text += fmt.Sprintf(", and its claim %s is allocated %v", conflict.Claim.Name, conflict.Allocated)
 		}
-		c.report.add(Finding{Status: Warn, What: "conflicts", Text: text})
+		c.report.say(Warn, "conflicts", "%s", text)
 	}
 }
 
@@ -319,13 +310,12 @@ func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 		c.report.add(sampled(s.Name(), samples, err))
 	}
 	for _, line := range lines {
-		c.report.add(Finding{What: s.Name(), Text: line})
+		c.report.say(OK, s.Name(), "%s", line)
 	}
 	c.leftOut(s, samples)
 	if scraped, ok := s.(unmatcher); ok && err == nil { // it is not still sampling
 		if names := scraped.Unmatched(); len(names) > 0 {
-			text := "metrics without a usable series: " + strings.Join(names, ", ")
-			c.report.add(Finding{What: s.Name(), Text: text})
+			c.report.say(OK, s.Name(), "metrics without a usable series: %s", strings.Join(names, ", "))
 		}
 	}
 	return samples
@@ -370,7 +360,7 @@ func (c *Checker) leftOut(s driver.Source, samples []driver.Sample) {
 		}
 	}
 	for _, of := range slices.Sorted(maps.Keys(examples)) {
-		c.report.add(Finding{Status: Warn, What: s.Name(), Text: "rejected as " + examples[of]})
+		c.report.say(Warn, s.Name(), "rejected as %s", examples[of])
 	}
 	if counter, ok := s.(driver.RejectionCounter); ok {
 		c.reject(s.Name(), counter.Rejected())
@@ -451,7 +441,7 @@ func (c *Checker) device(d *join.Device) Finding {
 		f.Text += fmt.Sprintf("%d readings", len(d.Readings))
 		if found := d.Contradiction(c.config.IdleThreshold); found != join.NoContradiction {
 			f.Status = Warn
-			f.Text += "; contradictory: the utilization is 0, and " + found.Meaning()
+			f.Text += "; contradictory: " + present.Contradiction(found)
 			f.Do = "the device does not count as idle; restart the source of the utilization (DCGM's profiling reads 0 " +
 				"after some errors)"
 		}

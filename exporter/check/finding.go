@@ -54,6 +54,11 @@ func (r *Report) add(f Finding) {
 	r.Findings = append(r.Findings, f)
 }
 
+// say adds a finding without a remedy.
+func (r *Report) say(status Status, what, format string, args ...any) {
+	r.add(Finding{Status: status, What: what, Text: fmt.Sprintf(format, args...)})
+}
+
 // Worst returns the worst status of all findings.
 func (r *Report) Worst() Status {
 	switch {

@@ -36,18 +36,16 @@ const maxNamespaces = 256
 // view is what a user may see: everything, or some namespaces.
 type view struct {
 	all        bool
+	allClaims  bool // of all namespaces
 	namespaces map[string]bool
 	unasked    int // number of namespaces that are left out, since there are too many
 }
 
 // may reports whether claims of a namespace are shown.
-func (v *view) may(namespace string) bool { return v.all || v.namespaces[namespace] }
+func (v *view) may(namespace string) bool { return v.all || v.allClaims || v.namespaces[namespace] }
 
 // key identifies the view in the cache.
 func (v *view) key() string {
-	if v.all {
-		return "all"
-	}
 	var names []string
 	for name, may := range v.namespaces {
 		if may {
@@ -55,7 +53,7 @@ func (v *view) key() string {
 		}
 	}
 	slices.Sort(names)
-	return fmt.Sprintf("%d %s", v.unasked, strings.Join(names, ","))
+	return fmt.Sprint(v.all, v.allClaims, v.unasked, strings.Join(names, ","))
 }
 
 // viewOf returns what a user may see of nodes: everything if the user may read the exporters' own
@@ -65,13 +63,12 @@ func (g *gateway) viewOf(ctx context.Context, user *access.User, nodes []*state)
 	if err != nil || all {
 		return &view{all: all}, err
 	}
-	names := namespacesOf(nodes)
 	v := &view{namespaces: map[string]bool{}}
-	everywhere, err := g.Users.MayGetClaims(ctx, user, "")
-	if err != nil {
-		return nil, err
+	if v.allClaims, err = g.Users.MayGetClaims(ctx, user, ""); err != nil || v.allClaims {
+		return v, err
 	}
-	if !everywhere && len(names) > maxNamespaces {
+	names := namespacesOf(nodes)
+	if len(names) > maxNamespaces {
 		v.unasked = len(names) - maxNamespaces
 		names = names[:maxNamespaces]
 	}
@@ -80,11 +77,7 @@ func (g *gateway) viewOf(ctx context.Context, user *access.User, nodes []*state)
 	asking.SetLimit(8)
 	for _, name := range names {
 		asking.Go(func() error {
-			may := everywhere
-			var err error
-			if !everywhere {
-				may, err = g.Users.MayGetClaims(ctx, user, name)
-			}
+			may, err := g.Users.MayGetClaims(ctx, user, name)
 			mu.Lock()
 			defer mu.Unlock()
 			v.namespaces[name] = may
@@ -124,7 +117,7 @@ type clusterPage struct {
 	Failed  int // nodes without an answer, or with an old one, because of a trouble
 	Waiting int // nodes that have not answered yet
 	Grafana string
-	Devices []count // of all nodes, by state
+	Devices []present.Tile // of all nodes
 	Nodes   []nodeRow
 }
 
@@ -136,38 +129,18 @@ type nodeRow struct {
 	Waits     bool   // the trouble is only that the node was not asked yet
 	AsOf      string // the time of the answer, if it is outdated
 	All       bool   // the user may see everything of the node
-	Devices   []count
+	Devices   []present.Tile
 	Incidents []present.IncidentSummary
 	Claims    []present.ClaimSummary
 	Sources   []string // names of those that are down
 	More      int
 }
 
-// count is the number of devices in a state.
-type count struct {
-	State book.State
-	N     int
-}
-
-// Class is the CSS class of the count.
-func (c count) Class() string { return present.StateClass(c.State) }
-
-func counts(of map[book.State]int) []count {
-	var out []count
-	for _, s := range book.States() {
-		if of[s] > 0 {
-			out = append(out, count{s, of[s]})
-		}
-	}
-	slices.SortStableFunc(out, func(a, b count) int { return book.CompareAttention(a.State, b.State) })
-	return out
-}
-
 // newClusterPage returns what a view shows of nodes. Nodes that need attention are first.
 func newClusterPage(nodes []*state, v *view, listed error) clusterPage {
 	out := clusterPage{All: v.all, Unasked: v.unasked}
 	if listed != nil {
-		out.Trouble = "the API server did not return the addresses of the exporters"
+		out.Trouble = unlisted
 	}
 	total := map[book.State]int{}
 	ranks := map[string][]int{}
@@ -177,7 +150,7 @@ func newClusterPage(nodes []*state, v *view, listed error) clusterPage {
 			continue
 		}
 		for _, c := range row.Devices {
-			total[c.State] += c.N
+			total[c.State] += c.Count
 		}
 		switch {
 		case row.Waits:
@@ -188,7 +161,7 @@ func newClusterPage(nodes []*state, v *view, listed error) clusterPage {
 		ranks[s.node] = rank
 		out.Nodes = append(out.Nodes, row)
 	}
-	out.Devices = counts(total)
+	out.Devices = present.Tiles(total)
 	slices.SortStableFunc(out.Nodes, func(a, b nodeRow) int { return slices.Compare(ranks[b.Name], ranks[a.Name]) })
 	return out
 }
@@ -218,7 +191,7 @@ func newRow(s *state, v *view) (nodeRow, []int) {
 		}
 	}
 	if v.all {
-		states, row.Devices, row.More = of.Devices, counts(of.Devices), of.More
+		states, row.Devices, row.More = of.Devices, present.Tiles(of.Devices), of.More
 		for source, why := range of.Down {
 			row.Sources = append(row.Sources, source+": "+string(why))
 		}
@@ -253,12 +226,6 @@ func (g *gateway) serveCluster(w http.ResponseWriter, r *http.Request, user *acc
 		content.Grafana = g.Grafana
 		return content
 	})
-}
-
-func serveScript(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "text/javascript; charset=utf-8")
-	w.Header().Set("Cache-Control", "no-cache")
-	http.ServeFileFS(w, r, files, "page/gateway.js")
 }
 
 const (

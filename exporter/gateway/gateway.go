@@ -95,8 +95,9 @@ func New(c Config) http.Handler {
 	for _, probe := range web.Probes() {
 		mux.HandleFunc("GET "+probe, func(w http.ResponseWriter, _ *http.Request) { respond(w, http.StatusOK, "ok") })
 	}
-	mux.Handle("GET /page/style.css", g.assets["/page/style.css"])
-	mux.HandleFunc("GET /page/gateway.js", serveScript)
+	for path, asset := range g.assets {
+		mux.Handle("GET "+path, asset)
+	}
 	mux.HandleFunc("GET /{$}", g.forUsers(g.serveCluster))
 	mux.HandleFunc("GET /node/{node}", g.forUsers(func(w http.ResponseWriter, r *http.Request, _ *access.User) {
 		if name := r.PathValue("node"); isName(name) {
@@ -162,12 +163,7 @@ func (g *gateway) serveHolder(kind string) func(http.ResponseWriter, *http.Reque
 		if err == nil && !all {
 			may, err = g.Users.MayGetClaims(r.Context(), user, of.Namespace)
 		}
-		switch {
-		case err != nil:
-			g.unavailable(w)
-			return
-		case !may:
-			respond(w, http.StatusForbidden, "get resourceclaims in namespace "+of.Namespace+" is not allowed")
+		if !g.permitted(w, may, err, "get resourceclaims in namespace "+of.Namespace) {
 			return
 		}
 		find := func(ctx context.Context) ([]string, error) { return g.Find.ClaimNodes(ctx, of.Namespace, of.Name) }
@@ -215,15 +211,20 @@ func (g *gateway) serveDevice(w http.ResponseWriter, r *http.Request, user *acce
 
 // allowed reports whether a user may get a path of an exporter. If not, it answers the request.
 func (g *gateway) allowed(w http.ResponseWriter, r *http.Request, user *access.User, path string) bool {
-	switch may, err := g.Users.MayGet(r.Context(), user, path); {
+	may, err := g.Users.MayGet(r.Context(), user, path)
+	return g.permitted(w, may, err, "get "+path+" of exporters")
+}
+
+// permitted reports whether a user may do something. If not, or if there is no decision, it answers
+// the request.
+func (g *gateway) permitted(w http.ResponseWriter, may bool, err error, what string) bool {
+	switch {
 	case err != nil:
 		g.unavailable(w)
-		return false
 	case !may:
-		respond(w, http.StatusForbidden, "get "+path+" of exporters is not allowed")
-		return false
+		respond(w, http.StatusForbidden, what+" is not allowed")
 	}
-	return true
+	return may && err == nil
 }
 
 // locate returns a node that the API server names: ?node= if that is one of several. If the API
@@ -242,19 +243,31 @@ func (g *gateway) locate(
 	if len(nodes) > 0 && !slices.Contains(nodes, hint) {
 		node = nodes[0]
 	}
-	switch _, known, listed := g.exporters.address(r.Context(), node); {
+	switch {
 	case node == "" && err != nil:
 		respond(w, http.StatusServiceUnavailable, "the API server did not return the node of "+what)
 	case node == "":
 		respond(w, http.StatusNotFound, what+" is on no node")
-	case listed != nil:
-		respond(w, http.StatusServiceUnavailable, "the API server did not return the addresses of the exporters")
-	case !known:
-		respond(w, http.StatusNotFound, "the node of "+what+" has no exporter")
 	default:
-		return node, true
+		_, ok := g.addressOf(w, r, node)
+		return node, ok
 	}
 	return "", false
+}
+
+// unlisted is why it is unknown which nodes have an exporter.
+const unlisted = "the API server did not return the addresses of the exporters"
+
+// addressOf returns the address of a node's exporter. It answers the request if there is none.
+func (g *gateway) addressOf(w http.ResponseWriter, r *http.Request, node string) (address string, ok bool) {
+	address, known, err := g.exporters.address(r.Context(), node)
+	switch {
+	case err != nil:
+		respond(w, http.StatusServiceUnavailable, unlisted)
+	case !known:
+		respond(w, http.StatusNotFound, "the node has no exporter")
+	}
+	return address, known
 }
 
 func nodePath(node string) string { return "node/" + node + "/" }

@@ -305,7 +305,7 @@ func TestAnswersOfNodes(t *testing.T) {
 		"two types": {"/", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header()["Content-Type"] = []string{"text/html", "text/javascript"}
 		}, 502, ""},
-		"own script": {"/page/script.js", text("text/javascript", "alert(1)"), 200, "The script of the page"},
+		"own script": {"/page/script.js", text("text/javascript", "alert(1)"), 200, "The script of the pages"},
 		"own style":  {"/page/style.css", text("text/css", "*{}"), 200, "color-scheme"},
 		"switched": {"/", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Upgrade", "h2c")
@@ -512,6 +512,27 @@ func TestRights(t *testing.T) {
 		for _, secret := range []string{"train-team-b", "pod-team-b", "link_down", "free", "nvml"} {
 			expect.That(t, !strings.Contains(body, secret), "%s of %q has %q:\n%s", test.path, test.user, secret, body)
 		}
+	}
+}
+
+// While the API server does not say what a user may see, there is no decision: the user is not
+// refused, and may ask again.
+func TestNoDecision(t *testing.T) {
+	c := newCluster(t)
+	c.node("n1", summaries(t, "n1"))
+	c.api.Fail(func(resource string, _ bool) kubetest.Fault {
+		if resource == "subjectaccessreviews" {
+			return kubetest.Unavailable
+		}
+		return kubetest.None
+	})
+	for _, path := range []string{
+		"/", "/claim/team-a/train-team-a?node=n1", "/pod/team-a/pod-team-a?node=n1",
+		"/device/gpu.example.com/n1/gpu-0?node=n1", "/node/n1/", "/node/n1/metrics",
+	} {
+		got, _ := c.get("root", path)
+		expect.That(t, got.StatusCode == http.StatusServiceUnavailable && got.Header.Get("Retry-After") == "5",
+			"%s: %s, to be asked again after %q s", path, got.Status, got.Header.Get("Retry-After"))
 	}
 }
 

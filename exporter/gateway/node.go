@@ -42,15 +42,11 @@ func (g *gateway) serveNode(w http.ResponseWriter, r *http.Request, user *access
 		own.ServeHTTP(w, r)
 		return
 	}
-	address, known, err := g.exporters.address(r.Context(), node)
-	switch {
-	case err != nil:
-		respond(w, http.StatusServiceUnavailable, "the API server did not return the addresses of the exporters")
-		return
-	case !known:
-		respond(w, http.StatusNotFound, "this node has no exporter")
+	address, ok := g.addressOf(w, r, node)
+	if !ok {
 		return
 	}
+	var err error
 	switch path {
 	case "/":
 		err = g.servePage(w, r, address)

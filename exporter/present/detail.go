@@ -119,7 +119,7 @@ func (s *Section) stalled(why string) {
 // contradiction adds a row with the evidence that the device works although its utilization is 0.
 func (s *Section) contradiction(d *book.Device) {
 	if d.Contradiction != join.NoContradiction {
-		text := "the utilization is 0, and " + d.Contradiction.Meaning() + ": it does not count as idle"
+		text := Contradiction(d.Contradiction) + ": it does not count as idle"
 		s.Rows = append(s.Rows, []Item{{Text: "contradiction"}, {Text: text, Class: "warn"}})
 	}
 }

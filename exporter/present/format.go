@@ -179,13 +179,8 @@ func timeFigure(at time.Time) Figure { return Figure{Clock(at), float64(at.Unix(
 // String returns the text.
 func (f Figure) String() string { return f.Text }
 
-// MarshalJSON writes the figure as an array, which is empty if it is unknown.
-func (f Figure) MarshalJSON() ([]byte, error) {
-	if f.Text == "" {
-		return []byte("[]"), nil
-	}
-	return json.Marshal([]any{f.Text, f.Number})
-}
+// MarshalJSON writes the figure as an array.
+func (f Figure) MarshalJSON() ([]byte, error) { return json.Marshal([]any{f.Text, f.Number}) }
 
 // UnmarshalJSON reads what MarshalJSON writes.
 func (f *Figure) UnmarshalJSON(text []byte) error {
@@ -194,11 +189,11 @@ func (f *Figure) UnmarshalJSON(text []byte) error {
 
 // figures are the values of a device, or of a claim's or pod's part of it.
 type figures struct {
-	Utilization Figure `json:"utilization"`
-	Memory      Figure `json:"memory"` // used; the text has the capacity, too
-	Power       Figure `json:"power"`
-	Temperature Figure `json:"temperature"` // the highest one
-	Traffic     Figure `json:"traffic"`     // a rate
+	Utilization Figure `json:"utilization,omitzero"`
+	Memory      Figure `json:"memory,omitzero"` // used; the text has the capacity, too
+	Power       Figure `json:"power,omitzero"`
+	Temperature Figure `json:"temperature,omitzero"` // the highest one
+	Traffic     Figure `json:"traffic,omitzero"`     // a rate
 	Trend       trend  `json:"trend,omitempty"`
 }
 
@@ -294,6 +289,11 @@ func Absent(reason driver.AbsenceReason) (text, do string) {
 	default:
 		return string(reason), ""
 	}
+}
+
+// Contradiction says what contradicts a utilization of 0.
+func Contradiction(found join.Contradiction) string {
+	return "the utilization is 0, and " + found.Meaning()
 }
 
 // Missing returns the meaning of the reason why a device of a driver has no telemetry, and a

@@ -59,7 +59,8 @@ func (f *figures) setRecent(of recorder.Recent) {
 func (t trend) Lines() []string {
 	var out, line []string
 	for i, digit := range []byte(t) {
-		if digit != '-' {
+		flat := i > 0 && i < len(t)-1 && t[i-1] == digit && t[i+1] == digit // its neighbours draw it
+		if digit != '-' && !flat {
 			x := float64(i) * chartWidth / (trendValues - 1)
 			y := chartHeight - chartMargin - (chartHeight-2*chartMargin)*float64(digit-'0')/9
 			line = append(line, fmt.Sprintf("%.0f,%.0f", x, y))

@@ -168,15 +168,7 @@ type StallReport struct {
 	Working int `json:"working"`
 	Still   int `json:"still"`
 	// Peers are these devices if there are several, at most 16, with what each does.
-	Peers []PeerReport `json:"peers,omitempty"`
-}
-
-// PeerReport is a device of a claim's workload on the node, with what it does: idle, pausing,
-// working, unclear, quiet or unmeasured.
-type PeerReport struct {
-	Claim  string    `json:"claim"`
-	Device driver.ID `json:"device"`
-	Does   string    `json:"does"`
+	Peers []stall.Peer `json:"peers,omitempty"`
 }
 
 // ValueReport is a value of a quantity.
@@ -189,11 +181,11 @@ type ValueReport struct {
 
 // WriteReport writes the [Report] of a snapshot as JSON, without keeping all of it in memory.
 func WriteReport(w io.Writer, s *exposition.Snapshot, c Config) error {
-	r, states := newReporter(s, c), s.States(c.QuietAfter)
+	r := newReporter(s, c)
 	o := &object{w: w}
 	o.field("time", s.Time.UTC())
 	o.field("node", c.Node)
-	list(o, "devices", len(states), func(i int) DeviceReport { return r.device(&s.Devices[i], states[i]) })
+	list(o, "devices", len(s.Devices), func(i int) DeviceReport { return r.device(&s.Devices[i]) })
 	for _, part := range []struct {
 		name            string
 		kind            recorder.OwnerKind
@@ -223,13 +215,12 @@ func WriteReport(w io.Writer, s *exposition.Snapshot, c Config) error {
 
 // reporter makes the rows of a report.
 type reporter struct {
-	of        *exposition.Snapshot
-	catalogue driver.Catalogue
-	traffic   map[recorder.Owner]float64
+	view    view
+	traffic map[recorder.Owner]float64
 }
 
 func newReporter(s *exposition.Snapshot, c Config) *reporter {
-	r := &reporter{of: s, catalogue: s.Catalogue.OrStandard()}
+	r := &reporter{view: newView(s, c)}
 	if c.Recorder != nil {
 		r.traffic = c.Recorder.Traffic()
 	}
@@ -244,10 +235,10 @@ func (r *reporter) trafficOf(owner recorder.Owner) *float64 {
 	return nil
 }
 
-func (r *reporter) device(d *book.Device, state book.State) DeviceReport {
+func (r *reporter) device(d *book.Device) DeviceReport {
 	h := &d.Entry.Hardware
 	out := DeviceReport{
-		ID: d.ID, State: state, Vendor: h.Vendor, Model: h.Model, UUID: h.UUID, PCI: h.PCI, NetDev: h.NetDev,
+		ID: d.ID, State: r.view.states[d.ID], Vendor: h.Vendor, Model: h.Model, UUID: h.UUID, PCI: h.PCI, NetDev: h.NetDev,
 		Profile: h.Profile, Serial: h.Serial, FirmwareVersion: h.FirmwareVersion, DriverVersion: h.DriverVersion,
 		CUDAVersion: h.CUDAVersion,
 		Parent:      d.Parent,
@@ -262,7 +253,7 @@ func (r *reporter) device(d *book.Device, state book.State) DeviceReport {
 		out.Up = &up
 	}
 	for _, s := range d.Divided {
-		out.Divided = append(out.Divided, DividedReport{r.catalogue.Spec(s.Quantity).Name, s.Origin.String()})
+		out.Divided = append(out.Divided, DividedReport{r.view.catalogue.Spec(s.Quantity).Name, s.Origin.String()})
 	}
 	for _, t := range d.Entry.Taints {
 		out.Taints = append(out.Taints, TaintReport{Taint: t.String(), Source: t.Source(), Rule: t.Rule})
@@ -323,7 +314,7 @@ func (r *reporter) holder(h *book.Holder) HolderReport {
 func (r *reporter) present(kind recorder.OwnerKind, h *book.Holder) HolderReport {
 	out := r.holder(h)
 	out.Traffic = r.trafficOf(recorder.Owner{Kind: kind, Namespace: h.Namespace, Name: h.Name, Device: h.Device})
-	if v, judged := r.of.Stalled[h.HolderKey]; judged {
+	if v, judged := r.view.of.Stalled[h.HolderKey]; judged {
 		out.Stall = stallReport(&v)
 	}
 	return out
@@ -342,7 +333,7 @@ func (r *reporter) values(values []book.Value) []ValueReport {
 	out := make([]ValueReport, 0, len(values))
 	for i := range values {
 		v := &values[i]
-		spec := r.catalogue.Spec(v.Quantity)
+		spec := r.view.catalogue.Spec(v.Quantity)
 		out = append(out, ValueReport{
 			Quantity: spec.Name, Labels: recorder.LabelsOf(spec, v.Labels), Value: v.Value, Source: v.Origin.String(),
 		})
@@ -354,10 +345,7 @@ func stallReport(v *stall.Verdict) *StallReport {
 	out := &StallReport{
 		Unknown: v.Unknown, Text: progressOf(v), Since: v.Since.UTC(), Before: v.Before, WithoutProgress: v.For.Seconds(),
 		Progress: texts(v.Progress), Silent: texts(v.Stalled), Missing: texts(v.Missing), Host: texts(v.Host),
-		HostWork: texts(v.HostShows), Ranks: v.Ranks, Working: v.Working, Still: v.Still,
-	}
-	for _, p := range v.Peers {
-		out.Peers = append(out.Peers, PeerReport(p))
+		HostWork: texts(v.HostShows), Ranks: v.Ranks, Working: v.Working, Still: v.Still, Peers: v.Peers,
 	}
 	if v.Unknown == stall.Known {
 		stalled := v.Stalled != nil

@@ -8,7 +8,6 @@ package present
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,8 +37,11 @@ type Config struct {
 	QuietAfter time.Duration      // a device that was not used for this time is quiet
 }
 
-// Page is what the page shows of a snapshot, in this order. Its JSON is read by the script of the
-// same version and by the gateway, and is not an API.
+// NoRecorder is why there are neither incidents nor recordings.
+const NoRecorder = "the flight recorder is off (--no-recorder)"
+
+// Page is what the page shows of a snapshot, in this order. Its JSON is read by the gateway and by
+// top, and is not an API.
 type Page struct {
 	Node       string       `json:"node"`
 	Version    string       `json:"version"`
@@ -47,10 +49,9 @@ type Page struct {
 	Wrong      []finding    `json:"wrong"`                // states that need attention
 	Sums       []fact       `json:"sums"`                 // of the node
 	Everywhere []holderLine `json:"everywhere,omitempty"` // holders with admin access to most devices, in no row
-	Tiles      []tile       `json:"tiles"`
+	Tiles      []Tile       `json:"tiles"`
 	Troubles   []trouble    `json:"troubles"`
 	Devices    []DeviceRow  `json:"devices"`
-	IDs        []string     `json:"ids"` // devices that claims and pods hold
 	Claims     []HolderRow  `json:"claims"`
 	Pods       []HolderRow  `json:"pods"`
 	Ended      int          `json:"ended"` // number of claims and pods that have ended
@@ -58,10 +59,11 @@ type Page struct {
 	More int `json:"more,omitempty"`
 	// Incidents are the newest ones of the flight recorder.
 	Incidents []IncidentRow `json:"incidents,omitempty"`
+	// Unrecorded is why there are no incidents; "": incidents are recorded.
+	Unrecorded string `json:"unrecorded,omitempty"`
 
 	view
 
-	index  map[driver.ID]int // position in IDs
 	recent recent
 }
 
@@ -91,12 +93,22 @@ func newView(s *exposition.Snapshot, c Config) view {
 	return v
 }
 
-// tile is the number of devices in a state.
-type tile struct {
+// Tile is the number of devices in a state.
+type Tile struct {
 	Count   int        `json:"count"`
 	State   book.State `json:"state"`
 	Meaning string     `json:"meaning"`
 	Class   string     `json:"class"`
+}
+
+// Tiles returns the states of devices. Those that need attention are first.
+func Tiles(counts map[book.State]int) (out []Tile) {
+	for _, state := range slices.SortedFunc(slices.Values(book.States()), book.CompareAttention) {
+		if n := counts[state]; n > 0 {
+			out = append(out, Tile{n, state, state.Meaning(), StateClass(state)})
+		}
+	}
+	return out
 }
 
 // trouble is a source that is down.
@@ -115,7 +127,7 @@ type DeviceRow struct {
 	State   book.State   `json:"state"`
 	Class   string       `json:"class"`
 	Why     string       `json:"why"`
-	Quiet   Figure       `json:"quiet"` // for how long it has been quiet
+	Quiet   Figure       `json:"quiet,omitzero"` // for how long it has been quiet
 	Marks   []mark       `json:"marks,omitempty"`
 	Sharing string       `json:"sharing,omitempty"` // "": at most one claim holds it
 	Holders []holderLine `json:"holders,omitempty"`
@@ -146,64 +158,26 @@ type holderLine struct {
 
 // HolderRow is a claim's or a pod's part of a device.
 type HolderRow struct {
-	Namespace, Name string
-	Device          driver.ID
-	State           book.State // of the device
-	Quiet           Figure     // for how long it has been quiet; unknown: it is not
-	Held            Figure     // for how long
-	Active          Figure     // in which part of that time it was active
+	driver.ID
+
+	Namespace string     `json:"namespace"`
+	Name      string     `json:"name"`
+	State     book.State `json:"state"`             // of the device
+	Stalled   string     `json:"stalled,omitempty"` // why it makes no progress; "": it may make some
+	Quiet     Figure     `json:"quiet,omitzero"`    // for how long it has been quiet; unknown: it is not
+	Held      Figure     `json:"held,omitzero"`     // for how long
+	Active    Figure     `json:"active,omitzero"`   // in which part of that time it was active
 	figures
-
-	device int // position in Page.IDs
-}
-
-// Stalled reports whether the claim makes no progress.
-func (r *HolderRow) Stalled() bool { return r.State == book.StateStalled }
-
-// cells are the row as an array, in the order of the page's columns.
-func (r *HolderRow) cells() []any {
-	return []any{
-		&r.Namespace, &r.Name, &r.device, &r.Quiet, &r.Utilization, &r.Memory, &r.Power, &r.Traffic, &r.Held, &r.Active,
-		&r.Trend,
-	}
-}
-
-// MarshalJSON writes the row as an array.
-func (r *HolderRow) MarshalJSON() ([]byte, error) { return json.Marshal(r.cells()) }
-
-// UnmarshalJSON reads what MarshalJSON writes. [Page.Complete] sets the other fields.
-func (r *HolderRow) UnmarshalJSON(text []byte) error {
-	cells := r.cells()
-	return json.Unmarshal(text, &cells)
-}
-
-// Complete sets what a page that was read as JSON lacks: the devices of the holders.
-func (v *Page) Complete() {
-	devices := map[string]*DeviceRow{}
-	for i := range v.Devices {
-		devices[v.Devices[i].Name] = &v.Devices[i]
-	}
-	for _, rows := range [][]HolderRow{v.Claims, v.Pods} {
-		for i := range rows {
-			r := &rows[i]
-			if r.device < 0 || r.device >= len(v.IDs) {
-				continue
-			}
-			if d := devices[v.IDs[r.device]]; d != nil {
-				r.Device, r.State = d.ID, d.State
-			}
-		}
-	}
 }
 
 // NewPage returns what the page shows of a snapshot. Traffic and trends come from the recorder.
 func NewPage(s *exposition.Snapshot, c Config) *Page {
 	v := &Page{
-		view: newView(s, c), index: map[driver.ID]int{},
-		Node: c.Node, Version: c.Version, Time: Clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []DeviceRow{},
-		IDs: []string{}, Claims: []HolderRow{}, Pods: []HolderRow{},
+		view: newView(s, c), Node: c.Node, Version: c.Version, Time: Clock(s.Time),
 	}
-	if c.Recorder != nil {
+	if c.Recorder == nil {
+		v.Unrecorded = NoRecorder
+	} else {
 		v.recent = c.Recorder.Recent(recorder.DefaultKeep, trendValues)
 	}
 	for _, source := range c.Sources {
@@ -231,11 +205,7 @@ func NewPage(s *exposition.Snapshot, c Config) *Page {
 			book.CompareAttention(a.State, b.State), compareIDs(a.ID, b.ID),
 		)
 	})
-	for _, state := range book.States() {
-		if n := counts[state]; n > 0 {
-			v.Tiles = append(v.Tiles, tile{n, state, state.Meaning(), StateClass(state)})
-		}
-	}
+	v.Tiles = Tiles(counts)
 	v.Claims = v.holders(recorder.OfClaim, s.Claims)
 	v.Pods = v.holders(recorder.OfPod, slices.Concat(s.Pods, s.Young))
 	v.gatherAdmins()
@@ -262,22 +232,14 @@ func (v *Page) holders(kind recorder.OwnerKind, holders []book.Holder) []HolderR
 		}
 		row := newHolderRow(h, v.of.Time, v.config.QuietAfter)
 		row.setRecent(v.recent[recorder.Owner{Kind: kind, Namespace: h.Namespace, Name: h.Name, Device: h.Device}])
-		row.State = v.states[h.Device]
-		row.device = v.indexOf(h.Device)
+		if row.State = v.states[h.Device]; row.State == book.StateStalled {
+			row.Stalled = v.stalled[h.Device]
+		}
 		rows = append(rows, row)
 	}
 	slices.SortFunc(rows, compareHolders)
 	v.More += max(0, len(rows)-maxHolderRows)
 	return slices.Clip(rows[:min(len(rows), maxHolderRows)])
-}
-
-func (v *Page) indexOf(id driver.ID) int {
-	i, known := v.index[id]
-	if !known {
-		i = len(v.IDs)
-		v.index[id], v.IDs = i, append(v.IDs, id.String())
-	}
-	return i
 }
 
 // compareFlags orders true before false.
@@ -296,9 +258,10 @@ func compareFlags(a, b bool) int {
 // been quiet for longest.
 func compareHolders(a, b HolderRow) int {
 	return cmp.Or(
-		compareFlags(a.State == book.StateUnhealthy, b.State == book.StateUnhealthy), compareFlags(a.Stalled(), b.Stalled()),
+		compareFlags(a.State == book.StateUnhealthy, b.State == book.StateUnhealthy),
+		compareFlags(a.State == book.StateStalled, b.State == book.StateStalled),
 		cmp.Compare(b.Quiet.Number, a.Quiet.Number), CompareNames(a.Namespace, b.Namespace), CompareNames(a.Name, b.Name),
-		compareIDs(a.Device, b.Device),
+		compareIDs(a.ID, b.ID),
 	)
 }
 
@@ -419,7 +382,7 @@ func podList(pods []podresources.Pod) string {
 
 func newHolderRow(h *book.Holder, now time.Time, quietAfter time.Duration) HolderRow {
 	row := HolderRow{
-		Namespace: h.Namespace, Name: h.Name, Device: h.Device, Held: lasting(h.Allocated), figures: figuresOf(h.Values),
+		ID: h.Device, Namespace: h.Namespace, Name: h.Name, Held: lasting(h.Allocated), figures: figuresOf(h.Values),
 	}
 	for i := range h.Values {
 		if v := &h.Values[i]; v.Quantity == driver.ActiveSeconds && h.Allocated > 0 {

@@ -111,9 +111,9 @@ const maxPeers = 16
 // Peer is a device of a workload on the node, with what it does: idle, pausing, working, unclear,
 // quiet or unmeasured.
 type Peer struct {
-	Claim  string
-	Device driver.ID
-	Does   string
+	Claim  string    `json:"claim"`
+	Device driver.ID `json:"device"`
+	Does   string    `json:"does"`
 }
 
 // String returns the peer in words.

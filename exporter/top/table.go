@@ -163,10 +163,10 @@ func rowsOf(view View, from string, p *present.Page) (out []row) {
 	for _, h := range map[View][]present.HolderRow{ViewClaims: p.Claims, ViewPods: p.Pods}[view] {
 		name, pods := h.Namespace+"/"+h.Name, ""
 		if view == ViewClaims {
-			pods = podsOf[[2]string{h.Device.String(), name}]
+			pods = podsOf[[2]string{h.String(), name}]
 		}
 		add(name, present.StateClass(h.State), text(name), state(h.State), text(p.Node), h.Utilization, h.Power, text(pods),
-			text(h.Device.Device), h.Memory, h.Quiet, h.Traffic, h.Held, h.Active)
+			text(h.Device), h.Memory, h.Quiet, h.Traffic, h.Held, h.Active)
 	}
 	if view == ViewIncidents {
 		for _, i := range p.Incidents {

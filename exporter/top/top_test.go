@@ -38,8 +38,8 @@ func same(s string) string { return s }
 // page returns the rows of a node. Its claim team/train holds the first device with two pods, and
 // an incident hit it.
 func page(node string, devices ...present.DeviceRow) *present.Page {
-	p := &present.Page{Node: node, Time: "2026-11-22 12:00:00 UTC", Devices: devices, IDs: []string{devices[0].Name}}
-	claim := present.HolderRow{Namespace: "team", Name: "train"}
+	p := &present.Page{Node: node, Time: "2026-11-22 12:00:00 UTC", Devices: devices}
+	claim := present.HolderRow{ID: devices[0].ID, State: devices[0].State, Namespace: "team", Name: "train"}
 	claim.Power, claim.Traffic, claim.Held = figure(70, "W"), figure(100, "MB/s"), figure(600, "s")
 	p.Claims, p.Pods = []present.HolderRow{claim}, []present.HolderRow{claim, claim}
 	p.Pods[0].Name, p.Pods[1].Name = "rank-0", "rank-1"
@@ -99,7 +99,6 @@ func answering(name string, documents map[string]any) Node {
 func knows(pages ...*present.Page) *fleet {
 	f := &fleet{answers: map[string]*answer{}}
 	for _, p := range pages {
-		p.Complete()
 		f.answers[p.Node] = &answer{page: p}
 	}
 	return f
@@ -183,6 +182,23 @@ func TestViews(t *testing.T) {
 	titles, _ := none.lay(false, false, same)
 	expect.Is(t, len(titles), 9, "columns without rows")
 	expect.Is(t, f.heading(), "3 nodes  2026-11-22 12:00:00 UTC  3 devices, 2 held, 2 quiet, 1 incident open", "heading")
+}
+
+// Of nodes without a flight recorder, the view of incidents says so, and no other view.
+func TestUnrecorded(t *testing.T) {
+	without := page("node-2", device("gpu-0", book.StateFree, 0))
+	without.Incidents, without.Unrecorded = nil, present.NoRecorder
+	nodes := []Node{
+		answering("b", map[string]any{rowsPath: without}),
+		answering("a", map[string]any{rowsPath: page("node-1", device("gpu-0", book.StateFree, 0))}),
+	}
+	for view, want := range map[View]bool{"": false, ViewDevices: false, ViewIncidents: true} {
+		var out strings.Builder
+		c := Config{View: view, Clean: same, Find: func(context.Context) ([]Node, error) { return nodes, nil }}
+		must.Do(t, Print(t.Context(), c, &out))
+		got := strings.HasSuffix(out.String(), "\nno incidents of node-2: the flight recorder is off (--no-recorder)\n")
+		expect.That(t, got == want && strings.Contains(out.String(), "no incidents") == want, "%q: %s", view, out.String())
+	}
 }
 
 // JSON is what exporters serve. One that does not answer is an error after the others.
@@ -387,10 +403,11 @@ func awaitText(t *testing.T, screen *readable, right func(string) bool) {
 // Whatever an exporter answers, the table has a line for each device, without what could command a
 // terminal.
 func FuzzRows(f *testing.F) {
-	f.Add([]byte(`{"node":"node1","time":"2026-11-22 12:00:00 UTC","ids":["gpu.example.com/node1/gpu-0"],"devices":[{
+	f.Add([]byte(`{"node":"node1","time":"2026-11-22 12:00:00 UTC","devices":[{
 		"driver":"gpu.example.com","pool":"node1","device":"gpu-0","id":"gpu.example.com/node1/gpu-0","state":"active",
 		"model":"A","utilization":["50.0 %",0.5],"memory":[],"power":["x",1e308],"holders":[{"pods":"n/p","claim":"n/c"}]}],
-		"claims":[["n","c",0,[],["1 %",0.01],[],[],[],["3 min",180],["1 %",0.01],"--1"]],"pods":[["n","p",7,[]]],
+		"claims":[{"namespace":"n","name":"c","device":"gpu-0","state":"active","utilization":["1 %",0.01],
+		"held":["3 min",180],"active":["1 %",0.01],"trend":"--1"}],"pods":[{"namespace":"n","name":"p","quiet":[]}],
 		"incidents":[{"id":"1","state":"open","for":["1 s",1]}]}`), "gpu", true)
 	f.Add([]byte(`{"node":"\u001b[2J\u202e","devices":[{"device":"\u9f8d\u0000\u0301"}]}`), "", false)
 	f.Add([]byte(`{"devices":[null,{"holders":[null]}],"pods":[null]}`), "\x00", false)

@@ -30,16 +30,16 @@ func TestRowsAsJSON(t *testing.T) {
 	})
 	_, body := fetch(t, server.URL+"/page/rows")
 	var rows struct {
-		IDs      []string
-		Claims   [][]any
+		Claims []struct {
+			Name, Device string
+			Quiet        []any
+		}
 		Troubles []struct{ Do string }
 	}
 	must.Do(t, json.Unmarshal([]byte(body), &rows))
 	first := rows.Claims[0]
-	if first[1] != "lazy" || rows.IDs[int(first[2].(float64))] != jointest.ID("gpu-3").String() ||
-		fmt.Sprint(first[3]) != "[2 min 120]" {
-		t.Errorf("the first claim is %v, with devices %v", first, rows.IDs)
-	}
+	expect.That(t, first.Name == "lazy" && first.Device == "gpu-3" && fmt.Sprint(first.Quiet) == "[2 min 120]",
+		"the first claim is %v", first)
 	expect.That(t, len(rows.Troubles) == 1 && strings.HasPrefix(rows.Troubles[0].Do, "restart the node"),
 		"the troubles are %+v", rows.Troubles)
 	_, page := fetch(t, server.URL+"/")

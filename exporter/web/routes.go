@@ -148,7 +148,7 @@ type (
 )
 
 // errNoRecorder is the error for a document of the flight recorder if there is none.
-var errNoRecorder = errors.New("the flight recorder is off (--no-recorder)")
+var errNoRecorder = errors.New(present.NoRecorder)
 
 // serve returns the handler of a document. It is made once for all clients, and has an entity tag:
 // a client that has a document with the same content gets status 304.

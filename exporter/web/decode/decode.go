@@ -91,7 +91,6 @@ func Raw(r io.Reader, account *Account) (out json.RawMessage, err error) {
 // Page reads what /page/rows serves.
 func Page(r io.Reader, account *Account) (out present.Page, err error) {
 	err = read(r, maxSize, account, &out)
-	out.Complete()
 	return out, err
 }
 

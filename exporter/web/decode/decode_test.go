@@ -18,7 +18,8 @@ const honest = `{"node":"node1","time":"2026-11-22 12:00:00 UTC","new":[{"a":[1,
 	"devices":[{"driver":"gpu.example.com","pool":"node1","device":"gpu-0","id":"gpu.example.com/node1/gpu-0",
 	"model":"A \"\\\u00e9","state":"active","utilization":["50.0 %",0.5],"newest":[[],{}],
 	"holders":[{"pods":"n/p, q","claim":"n/c"},null]},{"device":"gpu-1","state":"free"}],
-	"ids":["gpu.example.com/node1/gpu-0"],"claims":[["n","c",0,[],[],[],["7 W",7],[],["1 h",3600],[],"-9"]],
+	"claims":[{"driver":"gpu.example.com","pool":"node1","device":"gpu-0","namespace":"n","name":"c","state":"active",
+	"power":["7 W",7],"held":["1 h",3600],"trend":"-9"}],
 	"pods":null,"incidents":[{"id":"1","state":"open","lines":["0,1"]}]}`
 
 // hostile returns documents that are short for the memory that they would take.
@@ -74,7 +75,7 @@ func TestHonest(t *testing.T) {
 		"%+v, %v", page, err)
 	d, c := page.Devices[0], page.Claims[0]
 	expect.That(t, d.Model == `A "\é` && d.Utilization == present.Figure{Text: "50.0 %", Number: 0.5} &&
-		d.Holders[0].Pods == "n/p, q" && c.Device == d.ID && c.State == "active" && c.Power.Number == 7, "%+v, %+v", d, c)
+		d.Holders[0].Pods == "n/p, q" && c.ID == d.ID && c.State == "active" && c.Power.Number == 7, "%+v, %+v", d, c)
 	summary, err := Summary(strings.NewReader(`{"node":"n","devices":{"active":8},"more":2,"down":{"nvml":"timeout"},
 		"claims":[{"namespace":"n","name":"c","state":"active","devices":2,"pods":["p"]}],
 		"incidents":[{"id":"1","kind":"xid","hit":["n/c"]}]}`), a)

@@ -1,131 +1,77 @@
-// The script of the page: it replaces the rows in place, sorts and filters them, and shows details.
-// All texts become text nodes. The page works without it, by refresh.
+// The script of the pages: it asks for the page again, changes what differs in place, sorts and
+// filters the rows, and shows details in a dialog. The server alone lays out the rows; without the
+// script the page is loaded again.
 'use strict';
 
 (() => {
   const every = 5000; // ms
   const $ = (id) => document.getElementById(id);
-  if (!$('devices')) { // no snapshot yet
+  if (!document.querySelector('main')) { // no snapshot yet
     setTimeout(() => location.reload(), 1000);
     return;
   }
 
-  // element makes an element with attributes and children.
-  const element = (name, attributes = {}, ...children) => {
-    const e = document.createElement(name);
-    for (const [key, value] of Object.entries(attributes)) if (value) e.setAttribute(key, value);
-    e.append(...children);
-    return e;
-  };
+  // Links to details become addresses of this page, which shows them in the dialog. Those of charts
+  // have no a.search.
   const address = (kind, name) => `#${kind}=${encodeURIComponent(name).replaceAll('%2F', '/')}`;
-  const link = (kind, name, label) => element('a', { href: address(kind, name), title: name === label ? '' : name }, label);
-  const holders = (lines = []) => lines.map((l) => element('div', {}, l.pods || 'no pod', ' via ',
-    l.claim ? link('claim', l.claim, l.label) : 'a device plugin', l.part ? `: ${l.part}` : ''));
-  const fold = (summary, lines, more = {}) => element('details', more, element('summary', {}, summary), ...lines);
-  const adminAccess = { class: 'dim', title: 'holders with admin access, which are not charged for the device' };
-  const busy = ({ utilization: [text, ratio], trend }) => {
-    if (trend) return [drawing(lines(trend)), ' ', text ?? ''];
-    if (!text) return [];
-    const bar = element('meter', { max: '100', 'aria-hidden': 'true' });
-    bar.value = 100 * ratio;
-    return [bar, ' ', text];
+  const localize = (root) => {
+    for (const a of root.querySelectorAll('a[href^="page/detail?"], a[href^="?"]')) {
+      const [kind, name] = [...new URLSearchParams(a.getAttribute('href').split('?')[1])][0];
+      a.setAttribute('href', address(kind, name));
+      if (name !== a.textContent && !root.matches('.detail')) a.setAttribute('title', name);
+    }
+    root.querySelectorAll('button:disabled').forEach((b) => { b.disabled = false; }); // they need the script
   };
 
-  // drawing makes a small chart of polylines, with a line at a moment.
-  const drawing = (lines, mark) => {
-    const svg = (name, attributes) => {
-      const e = document.createElementNS('http://www.w3.org/2000/svg', name);
-      for (const [key, value] of Object.entries(attributes)) e.setAttribute(key, value);
-      return e;
-    };
-    const out = svg('svg', { viewBox: '0 0 240 36', preserveAspectRatio: 'none', 'aria-hidden': 'true' });
-    if (mark) out.append(svg('line', { x1: mark, x2: mark, y1: 0, y2: 36 }));
-    out.append(...lines.map((points) => svg('polyline', { points })));
-    return out;
+  // renew changes an element to one of the new page, unless it is as before. What was unfolded
+  // stays so, and what has the focus keeps it.
+  const renew = (old, fresh) => {
+    const source = fresh.outerHTML;
+    if (old.source === source) return;
+    old.source = source;
+    localize(fresh);
+    if (old !== fresh) {
+      const parts = () => [...old.querySelectorAll('a, button, summary')];
+      const at = parts().indexOf(document.activeElement);
+      const open = [...old.querySelectorAll('details')].map((d) => d.open);
+      for (const name of old.getAttributeNames()) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+      for (const { name, value } of fresh.attributes) old.setAttribute(name, value);
+      old.replaceChildren(...fresh.childNodes);
+      old.querySelectorAll('details').forEach((d, i) => { d.open = open[i] ?? false; });
+      parts()[at]?.focus({ preventScroll: true });
+    }
   };
-
-  // lines makes the polylines of a trend: a digit for each value, - where there is none.
-  const lines = (trend) => [...trend.matchAll(/\d+/g)].map((part) => [...part[0]].map((digit, i) =>
-    `${Math.round((part.index + i) * 240 / (trend.length - 1))},${34 - Math.round(32 * digit / 9)}`).join(' '));
-
-  const marks = (of = []) => of.flatMap((m) => [' ', element('span', { class: m.class, title: m.what }, m.name)]);
-
-  // A column has the content of a row's cell, and the text by which rows are sorted. Figures are a
-  // text with the number by which rows are sorted, or nothing.
-  const text = (of, name) => ({ text: of, make: (r) => [of(r)], name });
-  const number = (of, name = 'n') => ({ text: (r) => of(r)[0], make: (r) => of(r).slice(0, 1), number: of, name });
-  const deviceColumns = [
-    { text: (r) => r.device, make: (r) => [link('device', r.id, r.device)] },
-    {
-      text: (r) => r.state, rank: (r) => r.order,
-      make: (r) => [element('span', { class: r.class, title: r.why }, r.state),
-        ...(r.quiet[0] ? [' ', element('small', {}, r.quiet[0])] : []),
-        ...marks(r.marks)],
-    },
-    { ...number((r) => r.utilization), make: busy },
-    number((r) => r.memory), number((r) => r.power), number((r) => r.temperature), number((r) => r.traffic),
-    {
-      text: (r) => (r.holders ?? []).map((h) => `${h.pods} ${h.claim}`).join(' '), name: 'w',
-      make: (r) => [...(r.sharing ? [fold(r.sharing, holders(r.holders))] : holders(r.holders)),
-        ...(r.admins ? [fold(`+${r.admins.length} admin`, holders(r.admins), adminAccess)] : [])],
-    },
-    {
-      text: (r) => `${r.model} ${r.driver}`,
-      make: (r) => [element('span', { class: r.model ? '' : 'dim', title: r.driver }, r.model || r.driver)],
-    },
-  ];
-  const holderColumns = (kind) => [
-    {
-      text: (r) => `${r.name} ${r.stalled ? 'stalled' : ''}`,
-      make: (r) => [link(kind, `${r.namespace}/${r.name}`, r.name), ...marks(r.stalled && [r.stalled])],
-    },
-    text((r) => r.namespace),
-    { text: (r) => r.device, make: (r) => [link('device', r.id, r.device)] },
-    number((r) => r.quiet, 'warn'),
-    { ...number((r) => r.utilization), make: busy },
-    number((r) => r.memory), number((r) => r.power), number((r) => r.traffic), number((r) => r.held),
-    number((r) => r.active),
-  ];
-
-  const incidentColumns = [
-    { text: () => '', make: (r) => (r.lines ? [drawing(r.lines, r.mark)] : []) },
-    {
-      text: (r) => r.state, rank: (r) => r.order,
-      make: (r) => [element('span', { class: r.class, title: r.why }, r.state)],
-    },
-    { text: (r) => r.text, make: (r) => [link('incident', r.id, r.text)] },
-    text((r) => r.since[0]), number((r) => r.for), number((r) => [String(r.count), r.count]), text((r) => r.last[0]),
-    text((r) => r.hit, 'w'),
-  ];
 
   const names = new Intl.Collator('en', { numeric: true });
 
   let words = [], state = '';
   // A Table shows its first rows until a person wants all: a limit keeps the tables near each other.
   class Table {
-    constructor(id, columns, key, limit = Infinity) {
-      this.section = $(id);
-      this.body = this.section.querySelector('tbody');
-      this.nothing = this.body.querySelector('td[colspan]')?.parentElement;
-      Object.assign(this, { columns, key, limit, rows: new Map(), by: -1, up: false });
-      this.body.replaceChildren();
-      this.more = this.section.appendChild(element('button', { type: 'button', class: 'more', hidden: 'hidden' }));
+    constructor(table) {
+      this.section = table.parentElement;
+      this.body = table.tBodies[0];
+      this.few = this.limit = Number(this.section.dataset.limit ?? Infinity);
+      Object.assign(this, { by: -1, up: false });
+      this.more = document.createElement('button');
+      Object.assign(this.more, { type: 'button', className: 'more', hidden: true });
+      this.section.append(this.more);
       this.more.addEventListener('click', () => {
-        this.limit = this.limit === limit ? Infinity : limit;
+        this.limit = this.limit === this.few ? Infinity : this.few;
         this.arrange();
       });
-      this.few = limit;
-      this.heads = [...this.section.querySelectorAll('th')];
+      this.heads = [...table.querySelectorAll('th')];
       this.heads.forEach((th, i) => {
-        const button = element('button', { type: 'button' }, th.textContent);
+        const button = document.createElement('button');
+        button.type = 'button';
+        button.append(...th.childNodes);
         button.addEventListener('click', () => this.sortBy(i));
-        th.replaceChildren(button);
+        th.append(button);
       });
     }
 
     // sortBy sorts by a column, then the other way round, then as the exporter does.
     sortBy(i) {
-      const first = !this.columns[i].number; // names rise, and numbers fall
+      const first = !this.heads[i].matches('.n, [data-falls]'); // names rise, and numbers fall
       if (this.by !== i) Object.assign(this, { by: i, up: first });
       else if (this.up === first) this.up = !first;
       else this.by = -1;
@@ -136,155 +82,103 @@
       this.arrange();
     }
 
-    show(rows) {
-      const seen = new Set();
-      rows.forEach((row, order) => {
-        row.order = order;
-        const key = this.key(row);
-        seen.add(key);
-        let known = this.rows.get(key);
-        if (!known) {
-          known = { tr: element('tr'), cells: [] };
-          for (const c of this.columns) known.cells.push(known.tr.appendChild(element('td', { class: c.name })));
-          this.rows.set(key, known);
+    // show shows the rows of the same table of a new page. A row keeps its element.
+    show(fresh) {
+      this.section.hidden = fresh.parentElement.hidden;
+      const known = new Map((this.rows ?? []).map((tr) => [tr.key, tr]));
+      this.nothing?.remove();
+      this.nothing = null;
+      this.rows = [];
+      for (const row of [...fresh.tBodies[0].rows]) {
+        if (row.querySelector('td[colspan]')) {
+          this.nothing = row;
+          continue;
         }
-        this.fill(known, row);
-      });
-      for (const [key, { tr }] of this.rows) {
-        if (seen.has(key)) continue;
-        tr.remove();
-        this.rows.delete(key);
+        const key = row.dataset.node ??
+          [row.cells[0], row.cells[2]].map((td) => td.querySelector('a')?.getAttribute('href')).join();
+        const tr = known.get(key) ?? row, source = row.outerHTML;
+        known.delete(key);
+        Object.assign(tr, { key, order: this.rows.length });
+        this.rows.push(tr);
+        if (tr.source === source) continue;
+        tr.source = source;
+        [...row.cells].forEach((td, i) => renew(tr.cells[i], td));
+        if (row.dataset.state) tr.dataset.state = row.dataset.state;
+        const linked = [...tr.querySelectorAll('a')].map((a) => decodeURIComponent(a.hash.slice(a.hash.indexOf('=') + 1)));
+        tr.words = [tr.textContent, ...linked].join(' ').toLowerCase();
       }
+      known.forEach((tr) => tr.remove());
       this.arrange();
     }
 
-    // fill changes the cells whose content has changed.
-    fill(known, row) {
-      const same = JSON.stringify(row);
-      known.row = row;
-      if (known.same === same) return;
-      known.same = same;
-      known.words = '';
-      this.columns.forEach((column, i) => {
-        const td = known.cells[i], content = column.make(row);
-        known.words += ` ${column.text(row) ?? ''}`.toLowerCase();
-        const now = content.map((c) => c.outerHTML ?? c).join('');
-        if (td.shown === now) return;
-        td.shown = now;
-        const open = [...td.querySelectorAll('details')].map((d) => d.open);
-        td.replaceChildren(...content);
-        td.querySelectorAll('details').forEach((d, j) => { d.open = open[j] ?? false; });
-      });
-    }
-
     arrange() {
-      const all = [...this.rows.values()], column = this.columns[this.by];
-      const compare = (a, b) => {
-        if (column?.rank) return column.rank(a) - column.rank(b);
-        return column.number ? column.number(a)[1] - column.number(b)[1] :
-          names.compare(column.text(a) ?? '', column.text(b) ?? '');
-      };
-      const sign = this.up ? 1 : -1;
-      const lacks = (row) => Number(!column.rank && !column.text(row)); // absent values are last, either way
-      all.sort((a, b) => (column ? lacks(a.row) - lacks(b.row) || sign * compare(a.row, b.row) : 0) ||
-        a.row.order - b.row.order);
+      const sign = this.up ? 1 : -1, sorted = this.heads[this.by]; // undefined: as the exporter sorts them
+      const lacks = (td) => Number(!td.textContent); // absent values are last, either way
+      const compare = (a, b) => lacks(a) - lacks(b) || sign * (a.dataset.n && b.dataset.n ? a.dataset.n - b.dataset.n :
+        names.compare(a.textContent, b.textContent));
+      const all = this.rows.toSorted((a, b) => {
+        if (sorted?.hasAttribute('data-rank')) return sign * (a.order - b.order);
+        return (sorted && compare(a.cells[this.by], b.cells[this.by])) || a.order - b.order;
+      });
       const focused = document.activeElement;
       let found = 0, at = this.body.firstElementChild;
-      for (const { tr, row, words: has } of all) {
-        const fits = words.every((w) => has.includes(w)) && (state === '' || row.state === state || this === incidents);
+      for (const tr of all) {
+        const fits = words.every((w) => tr.words.includes(w)) && (!state || (tr.dataset.state ?? state) === state);
         if (fits) found++;
         tr.hidden = !fits || found > this.limit;
         if (tr === at) at = at.nextElementSibling;
         else this.body.insertBefore(tr, at);
       }
       if (focused !== document.activeElement) focused.focus({ preventScroll: true });
-      if (all.length === 0 && this.nothing) this.body.append(this.nothing);
-      else this.nothing?.remove();
-      this.section.querySelector('small').textContent = found === all.length ? found : `${found} of ${all.length}`;
+      if (this.nothing) this.body.append(this.nothing);
+      const count = this.section.querySelector('h2 small');
+      if (count) count.textContent = found === all.length ? found : `${found} of ${all.length}`;
       this.more.hidden = found <= this.few;
       this.more.textContent = found > this.limit ? `Show all ${found}` : `Show the first ${this.few}`;
     }
   }
 
-  const devices = new Table('devices', deviceColumns, (r) => r.id);
-  const key = (r) => `${r.namespace}/${r.name}/${r.id}`;
-  const claims = new Table('claims', holderColumns('claim'), key, 25);
-  const pods = new Table('pods', holderColumns('pod'), key, 25);
-  const incidents = new Table('incidents', incidentColumns, (r) => r.id, 8);
-  const tables = [incidents, devices, claims, pods];
+  const tablesOf = (page) => [...page.querySelectorAll('main:not(.detail) table')];
+  const tables = tablesOf(document).map((table) => new Table(table));
   const arrange = () => tables.forEach((t) => t.arrange());
 
-  const holderRows = (rows, of) => rows.map((
-    [namespace, name, at, quiet, utilization, memory, power, traffic, held, active, trend]) => ({
-    namespace, name, id: of.ids[at], device: of.ids[at].slice(of.ids[at].lastIndexOf('/') + 1),
-    quiet, utilization, memory, power, traffic, held, active, trend, state: of.states.get(of.ids[at]),
-    stalled: of.stalled.get(of.ids[at]),
-  }));
-
-  const showTiles = (tiles) => {
-    if (state && !tiles.some((t) => t.state === state)) state = '';
-    const focused = document.activeElement?.dataset.state;
-    $('tiles').replaceChildren(...tiles.map((t) => {
-      const tile = element('button', {
-        type: 'button', class: `tile ${t.class}`, title: `${t.meaning}: show these alone`, 'data-state': t.state,
-        'aria-pressed': String(t.state === state),
-      }, element('b', {}, String(t.count)), t.state);
-      tile.addEventListener('click', () => {
-        state = state === t.state ? '' : t.state;
-        showTiles(tiles);
-        arrange();
-      });
-      return tile;
-    }));
-    if (focused) $('tiles').querySelector(`[data-state="${focused}"]`)?.focus();
+  // The tiles show the rows of one state.
+  const tiles = () => [...document.querySelectorAll('#tiles button')];
+  const showTiles = () => {
+    if (!tiles().some((t) => t.dataset.state === state)) state = '';
+    for (const t of tiles()) t.setAttribute('aria-pressed', String(t.dataset.state === state));
   };
+  document.addEventListener('click', (e) => {
+    const tile = e.target.closest?.('#tiles button');
+    if (!tile) return;
+    state = state === tile.dataset.state ? '' : tile.dataset.state;
+    showTiles();
+    arrange();
+  });
 
-  // showNode shows what needs a look, the sums of the node, and who has access to everything.
-  const showNode = (data) => {
-    const short = (id) => id.slice(id.lastIndexOf('/') + 1);
-    const between = (separator, all) => all.flatMap((one, i) => (i ? [separator, one] : [one]));
-    $('wrong').replaceChildren(...data.wrong.map((f) => element('li', { class: f.class }, element('b', {}, f.text), ': ',
-      ...between(', ', f.devices.map((id) => link('device', id, short(id)))), f.more ? ` and ${f.more} more` : '')));
-    if (!data.wrong.length) $('wrong').append(element('li', { class: 'good' }, 'No device needs a look.'));
-    $('sums').replaceChildren(...between(' · ', data.sums.map((f) => element('span', {}, `${f.name} `,
-      element('b', {}, f.text)))));
-    $('everywhere').replaceChildren(...(data.everywhere ?? []).map((l) => element('div', {},
-      `Admin access to ${l.part} devices, not charged: ${l.pods || 'no pod'} via `,
-      l.claim ? link('claim', l.claim, l.label) : 'a device plugin')));
-  };
-
-  const show = (data) => {
-    showNode(data);
-    data.states = new Map(data.devices.map((d) => [d.id, d.state]));
-    data.stalled = new Map(data.devices.filter((d) => d.state === 'stalled')
-      .map((d) => [d.id, { name: d.state, class: d.class, what: d.why }]));
-    showTiles(data.tiles);
-    devices.show(data.devices);
-    claims.show(holderRows(data.claims, data));
-    pods.show(holderRows(data.pods, data));
-    $('troubles').replaceChildren(...data.troubles.map((t) => element('li', { class: 'bad' },
-      `Source ${t.source} is down: ${t.reason}.`, t.do ? ` To do: ${t.do}.` : '')));
-    $('incidents').hidden = !data.incidents;
-    incidents.show(data.incidents ?? []);
-    $('more').textContent = data.more ? `${data.more} more rows of claims and pods are not shown: the JSON has them.` : '';
-    $('ended').textContent = data.ended ? `${data.ended} more rows of claims and pods that ended are still exported.` : '';
+  const show = (page) => {
+    const fresh = tablesOf(page);
+    if (fresh.length < tables.length) throw new Error('no snapshot yet');
+    for (const part of document.querySelectorAll('[data-live]')) renew(part, page.getElementById(part.id));
+    showTiles();
+    tables.forEach((t, i) => t.show(fresh[i]));
   };
 
   // The status says how old the rows are once the exporter does not answer.
-  let latest = '', answered = Date.now(), trouble = '';
+  let latest = $('status').textContent, answered = Date.now(), trouble = '';
   const showStatus = () => {
     const seconds = Math.round((Date.now() - answered) / 1000);
     $('status').classList.toggle('stale', trouble !== '');
-    $('status').textContent = trouble ? `Stale for ${seconds} s: ${trouble}.` : `As of ${latest}.`;
+    $('status').textContent = trouble ? `Stale for ${seconds} s: ${trouble}.` : latest;
   };
 
   const refresh = async () => {
     try {
-      const response = await fetch('page/rows', { signal: AbortSignal.timeout(4 * every) });
+      const response = await fetch(location.pathname, { signal: AbortSignal.timeout(4 * every) });
       if (!response.ok) throw new Error(`status ${response.status}`);
-      const data = await response.json();
-      if (data.time !== latest) show(data);
-      latest = data.time;
+      const page = new DOMParser().parseFromString(await response.text(), 'text/html');
+      show(page);
+      latest = page.getElementById('status').textContent;
       answered = Date.now();
       trouble = '';
       await showDetail();
@@ -303,10 +197,10 @@
 
   // Details are those of the address: #claim=NAMESPACE/NAME, #pod=NAMESPACE/NAME, #device=NAME or
   // #incident=ID.
-  const dialog = $('detail'), inside = dialog.querySelector('div');
+  const dialog = $('detail'), inside = dialog?.querySelector('div');
   let shown = '';
   const asked = () => {
-    const found = /^#(claim|pod|device|incident)=(.+)$/.exec(location.hash);
+    const found = dialog && /^#(claim|pod|device|incident)=(.+)$/.exec(location.hash);
     try {
       return found && { kind: found[1], name: decodeURIComponent(found[2]) };
     } catch {
@@ -317,7 +211,7 @@
   const showDetail = async () => {
     const query = queryOf(asked());
     if (!query) {
-      if (dialog.open) dialog.close();
+      if (dialog?.open) dialog.close();
       shown = '';
       return;
     }
@@ -325,10 +219,7 @@
     const response = await fetch(`page/detail?${query}`);
     const main = new DOMParser().parseFromString(await response.text(), 'text/html').querySelector('main');
     if (queryOf(asked()) !== query) return; // another address since: its details are asked for
-    for (const a of main?.querySelectorAll('a[href^="?"]') ?? []) {
-      const [kind, name] = [...new URLSearchParams(a.getAttribute('href'))][0];
-      a.setAttribute('href', address(kind, name));
-    }
+    if (main) localize(main);
     const top = shown === query ? dialog.scrollTop : 0;
     const open = shown === query && [...inside.querySelectorAll('details')].map((d) => d.open);
     inside.replaceChildren(main ?? 'There is no snapshot yet.');
@@ -339,12 +230,12 @@
   };
   addEventListener('hashchange', () => showDetail().catch((error) => { trouble = error.message; showStatus(); }));
   // The browser says later that the dialog was closed: the address may be another by then.
-  dialog.addEventListener('close', () => {
+  dialog?.addEventListener('close', () => {
     if (dialog.open) return;
     if (shown && queryOf(asked()) === shown) history.replaceState(null, '', location.pathname + location.search);
     shown = '';
   });
-  dialog.addEventListener('click', (e) => { if (e.target === dialog) dialog.close(); });
+  dialog?.addEventListener('click', (e) => { if (e.target === dialog) dialog.close(); });
 
   const filter = $('filter');
   filter.addEventListener('input', () => {
@@ -352,12 +243,12 @@
     arrange();
   });
   addEventListener('keydown', (e) => {
-    if (dialog.open || e.ctrlKey || e.metaKey || e.altKey) return;
+    if (dialog?.open || e.ctrlKey || e.metaKey || e.altKey) return;
     if (e.key === 'Escape') {
       filter.value = state = '';
       words = [];
       filter.blur();
-      document.querySelectorAll('.tile').forEach((t) => t.setAttribute('aria-pressed', 'false'));
+      showTiles();
       arrange();
     } else if (e.target === filter) {
       return;
@@ -369,7 +260,9 @@
     }
   });
   document.addEventListener('visibilitychange', () => { if (!document.hidden) run(); });
+  show(document);
   $('controls').hidden = false;
   setInterval(() => { if (trouble) showStatus(); }, 1000);
-  run();
+  if (asked()) showDetail().catch((error) => { trouble = error.message; showStatus(); });
+  timer = setTimeout(run, every);
 })();

@@ -231,8 +231,9 @@ const hostileRows = `{"node":"node","version":TEXT,"time":TEXT,"wrong":[{"text":
 	"everywhere":[{"pods":TEXT,"claim":TEXT,"label":TEXT,"part":TEXT}],
 	"troubles":[{"source":TEXT,"reason":TEXT,"do":TEXT}],"devices":[{"driver":TEXT,"pool":TEXT,"device":TEXT,"id":TEXT,
 	"model":TEXT,"state":TEXT,"class":TEXT,"why":TEXT,"marks":[{"name":TEXT,"what":TEXT,"class":TEXT}],
-	"holders":[{"pods":TEXT,"claim":TEXT,"label":TEXT}],"trend":TEXT,"power":[TEXT,1],"quiet":[TEXT,1]}],"ids":[TEXT],
-	"claims":[[TEXT,TEXT,0,[TEXT,1],[TEXT,1],[TEXT,1],[TEXT,1],[TEXT,1],[TEXT,1],[TEXT,1],TEXT]],"pods":[],
+	"holders":[{"pods":TEXT,"claim":TEXT,"label":TEXT}],"trend":TEXT,"power":[TEXT,1],"quiet":[TEXT,1]}],
+	"claims":[{"driver":TEXT,"pool":TEXT,"device":TEXT,"namespace":TEXT,"name":TEXT,"state":TEXT,"stalled":TEXT,
+	"quiet":[TEXT,1],"utilization":[TEXT,1],"held":[TEXT,1],"active":[TEXT,1],"trend":TEXT}],"pods":[],
 	"incidents":[{"id":TEXT,"state":TEXT,"class":TEXT,"text":TEXT,"since":[TEXT,1],"for":[TEXT,1],"last":[TEXT,1],
 	"hit":TEXT,"lines":[TEXT],"mark":TEXT}]}`
 
