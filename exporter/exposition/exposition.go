@@ -140,9 +140,6 @@ func (c *counted) Write(p []byte) (int, error) {
 // assemble merges the families of the rendering and of the registry, in the order of their names.
 func (e *Renderer) assemble(r *rendering, f expfmt.Format, out *counted) ([]Part, error) {
 	own, err := e.registry.Gather()
-	if !r.classic {
-		dropBuckets(own)
-	}
 	var options []expfmt.EncoderOption
 	if e.config.CreatedSamples {
 		options = append(options, expfmt.WithCreatedLines())
@@ -181,17 +178,6 @@ func (e *Renderer) assemble(r *rendering, f expfmt.Format, out *counted) ([]Part
 	write(r.format.end())
 	end("")
 	return parts, err
-}
-
-// dropBuckets removes the buckets of histograms. Their sum and count stay.
-func dropBuckets(families []*dto.MetricFamily) {
-	for _, f := range families {
-		for _, m := range f.Metric {
-			if h := m.GetHistogram(); h != nil {
-				h.Bucket = nil
-			}
-		}
-	}
 }
 
 // formats returns the formats that can be negotiated, the preferred one first.

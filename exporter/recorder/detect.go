@@ -153,8 +153,7 @@ func (d *detector) ends(s *book.Snapshot) []happening {
 		if d.ended[h.HolderKey] || !c.bad() && (last.IsZero() || h.Ended.Sub(last) >= recentError) {
 			continue
 		}
-		at := slices.IndexFunc(s.Devices, func(of book.Device) bool { return of.ID == h.Device })
-		if at >= 0 {
+		if at := s.IndexOf(h.Device); at >= 0 {
 			out = append(out, happening{
 				kind: ClaimEndsInError, device: &s.Devices[at], at: h.Ended, count: 1, claim: h.HolderKey,
 			})
