@@ -168,4 +168,15 @@ func TestOwnBuckets(t *testing.T) {
 	}
 }
 
+// A part that has not changed since it was last written is not written again.
+func TestWholePart(t *testing.T) {
+	present := "one"
+	part := &WholePart{State: func() []byte { return []byte(present) }}
+	expect.Is(t, string(part.AppendState([]byte("-"), nil)), "-one", "at first")
+	expect.Is(t, string(part.AppendChanges([]byte("-"), nil)), "-", "without a change")
+	present = "two"
+	expect.Is(t, string(part.AppendChanges([]byte("-"), nil)), "-two", "changed")
+	expect.Is(t, string(part.AppendChanges([]byte("-"), nil)), "-", "written")
+}
+
 func TestMain(m *testing.M) { exportertest.Main(m) }

@@ -186,17 +186,9 @@ func (e *emission) pod(h *book.Holder, now time.Time) {
 
 // unclaimed passes what rules add to the claims'.
 func (e *emission) unclaimed(h *book.Holder, pod *owner, now time.Time) {
-	m := h.Metrics()
-	matured, shown := e.cache.since(m.Shown), driver.Later(m.Born, m.Shown)
-	for i := range m.Values {
-		if isUnclaimed(m.Values[i].Quantity) {
-			e.value(famUnclaimedQuantity, pod, &m.Values[i], matured)
-		}
-	}
-	e.counter(famUnclaimedAllocated, pod, m.Allocated, m.Born, shown)
-	e.counter(famUnclaimedShare, pod, m.Share, m.Born, shown)
-	if m.Used >= 0 {
-		e.counter(famUnclaimedUsed, pod, m.Used, m.Born, shown)
+	e.holder(h, pod, famUnclaimedQuantity, famUnclaimedAllocated, famUnclaimedShare)
+	if m := h.Metrics(); m.Used >= 0 {
+		e.counter(famUnclaimedUsed, pod, m.Used, m.Born, driver.Later(m.Born, m.Shown))
 	}
 	if !h.LastActive.IsZero() {
 		e.gauge(famUnclaimedLastActive, pod.base(), unixPast(h.LastActive, now))
@@ -371,8 +363,8 @@ func (e *emission) health(base *labels, values []book.Value) {
 // value passes a value of an owner. shown is when a snapshot first had it, by the clock of
 // age.shown.
 func (e *emission) value(first familyID, of *owner, v *book.Value, shown int64) {
-	s := e.cache.series(of, v.Series, nil)
-	if id := first + familyID(s.quantity); e.on(id) {
+	if id := first + familyID(v.Quantity); e.on(id) {
+		s := e.cache.series(of, v.Series, nil)
 		e.put(id, s.labels, v.Value, age{s.age.born, max(s.age.shown, shown)})
 	}
 }

@@ -19,7 +19,6 @@ import (
 // Config configures a [Recorder].
 type Config struct {
 	Interval time.Duration // of regular ticks; other ticks are not recorded
-	Keep     time.Duration // how long values are kept; 0: [DefaultKeep]
 	Bytes    int           // limit of the kept values; 0: [MaxBytes]
 	// StalledAfter is the time without signs of life after which a claim is stalled; 0:
 	// [stall.DefaultAfter].
@@ -83,10 +82,9 @@ type Recorder struct {
 
 // New returns an empty recorder.
 func New(config Config) *Recorder {
-	config.Keep, config.Bytes = cmp.Or(config.Keep, DefaultKeep), cmp.Or(config.Bytes, MaxBytes)
 	r := &Recorder{
 		config: config, detector: newDetector(),
-		stalls: newStalls(&config), ring: newRing(config.Keep, config.Bytes),
+		stalls: newStalls(&config), ring: newRing(DefaultKeep, cmp.Or(config.Bytes, MaxBytes)),
 		absent:  map[string]time.Time{},
 		changed: map[string]bool{}, stored: map[string]time.Time{},
 	}

@@ -146,19 +146,21 @@ const suspectAfter = DefaultKeep / 2
 func (r *Recorder) stall(now map[*book.HolderKey]stall.Verdict, s *book.Snapshot) []happening {
 	var out []happening
 	suspected := r.suspected[:0:0]
-	for key, v := range now {
-		if v.Stalled == nil && v.For < suspectAfter || r.stalled[key].Stalled != nil {
+	for i := range s.Claims {
+		h := &s.Claims[i]
+		v, judged := now[h.HolderKey]
+		if !judged || v.Stalled == nil && v.For < suspectAfter || r.stalled[h.HolderKey].Stalled != nil {
 			continue
 		}
-		n := s.IndexOf(key.Device)
-		suspect := r.suspect(key, &v, &s.Devices[n], s.Time)
+		n := s.IndexOf(h.Device)
+		suspect := r.suspect(h.HolderKey, &v, &s.Devices[n], s.Time)
 		if v.Stalled == nil {
 			suspected = append(suspected, suspect)
 			continue
 		}
 		out = append(out, happening{
 			kind: ClaimStalled, code: v.Why(), device: &s.Devices[n], at: s.Time, onset: suspect.Onset, chart: suspect.Chart,
-			count: 1, claim: key,
+			count: 1, claim: h,
 		})
 	}
 	r.suspected, r.stalled = suspected, now
