@@ -1,8 +1,10 @@
 package exporter
 
 import (
+	"bytes"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
@@ -113,4 +115,24 @@ func (f *FlightRecorder) logReceipt(r *recorder.Receipt) {
 		args = append(args, name, t.ConsumedQuantity, name+"_bound", *t.ErrorBound)
 	}
 	f.log.Info("receipt", args...)
+}
+
+// WholePart is a part of the state that is written as a whole whenever it has changed.
+type WholePart struct {
+	State   func() []byte
+	written []byte
+}
+
+// AppendState implements state.Part.
+func (p *WholePart) AppendState(b []byte, _ func(time.Time) int64) []byte {
+	p.written = p.State()
+	return append(b, p.written...)
+}
+
+// AppendChanges implements state.Part.
+func (p *WholePart) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
+	if bytes.Equal(p.written, p.State()) {
+		return b
+	}
+	return p.AppendState(b, clock)
 }

@@ -243,7 +243,7 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	if n := snapshot.Forgotten; n > 0 {
 		s.Metrics.Reject(driver.Rejection{Input: "history", Reason: driver.ReasonTooMany, Count: n})
 	}
-	s.Metrics.Conflicts(map[string]int{join.ConflictKind: snapshot.Contradicted()})
+	s.Metrics.conflicts.WithLabelValues(join.ConflictKind).Set(float64(snapshot.Contradicted()))
 	s.joiner.Recycle(&result)
 	if s.Recorder != nil {
 		s.progress.enter("recording", now)

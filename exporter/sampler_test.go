@@ -101,7 +101,7 @@ func runSampler(t *testing.T, config SamplerConfig, f func(s *Sampler, registry 
 	if config.Ledger == nil {
 		config.Ledger = ledger.New(ledger.Config{Retention: 5 * time.Minute})
 	}
-	config.Metrics = NewSelfMetrics(registry, "node1", slog.New(slog.DiscardHandler))
+	config.Metrics = NewSelfMetrics(registry, "node1", nil, slog.New(slog.DiscardHandler))
 	config.MaxAge = time.Minute
 	s := NewSampler(config)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -278,7 +278,7 @@ func TestPodsAreRemembered(t *testing.T) {
 	lookups := map[int]int{}
 	s := NewSampler(SamplerConfig{
 		Interval: time.Second, Deadline: time.Second, Now: time.Now,
-		Metrics: NewSelfMetrics(prometheus.NewRegistry(), "node1", slog.New(slog.DiscardHandler)),
+		Metrics: NewSelfMetrics(prometheus.NewRegistry(), "node1", nil, slog.New(slog.DiscardHandler)),
 		PodOf: func(pid int) string {
 			lookups[pid]++
 			return pods[pid]
@@ -398,7 +398,7 @@ func steppedSampler(t *testing.T, clock *testclock.Clock) *Sampler {
 			return pod
 		},
 		Ledger: ledger.New(ledger.Config{Retention: 5 * time.Minute}), Limiter: exposition.NewLimiter(0, nil),
-		Metrics: NewSelfMetrics(prometheus.NewRegistry(), "node1", slog.New(slog.DiscardHandler)),
+		Metrics: NewSelfMetrics(prometheus.NewRegistry(), "node1", nil, slog.New(slog.DiscardHandler)),
 	})
 }
 

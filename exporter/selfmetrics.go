@@ -2,10 +2,8 @@ package exporter
 
 import (
 	"log/slog"
-	"maps"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,8 +39,6 @@ type SelfMetrics struct {
 	log      *slog.Logger
 	families []exposition.Family
 
-	shown atomic.Pointer[map[string]driver.Reason] // see States
-
 	mu     sync.Mutex
 	states map[string]sourceState
 	totals map[string]driver.Rejections // by input: its last total
@@ -51,8 +47,10 @@ type SelfMetrics struct {
 }
 
 // NewSelfMetrics registers the metrics, together with those of the process, the Go runtime and the
-// build.
-func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logger) *SelfMetrics {
+// build. The choices say whether histograms have classic buckets.
+func NewSelfMetrics(
+	registry prometheus.Registerer, node string, choices exposition.Choices, log *slog.Logger,
+) *SelfMetrics {
 	m := &SelfMetrics{
 		log:    log,
 		states: map[string]sourceState{},
@@ -60,7 +58,7 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 		logged: map[driver.Rejection]bool{},
 	}
 	r := maker{promauto.With(registry), &m.families}
-	m.makeSourceMetrics(r)
+	m.makeSourceMetrics(r, choices.Of(exposition.GroupHistograms) == exposition.Classic)
 	m.makeJoinMetrics(r)
 	m.makeRecorderMetrics(r)
 	m.makeProcessMetrics(r)
@@ -97,7 +95,7 @@ func (r maker) counters(name, help string, labels ...string) *prometheus.Counter
 }
 
 // makeSourceMetrics makes the metrics of sources and of rejected input.
-func (m *SelfMetrics) makeSourceMetrics(r maker) {
+func (m *SelfMetrics) makeSourceMetrics(r maker, classic bool) {
 	m.up = r.gauges("dra_exporter_source_up", "1 if the last reading of the source succeeded, else 0.", "source")
 	m.errors = r.counters("dra_exporter_source_errors_total",
 		"Readings of the source that failed, by reason.", "source", "reason")
@@ -109,11 +107,14 @@ func (m *SelfMetrics) makeSourceMetrics(r maker) {
 			"--histograms=classic the buckets.",
 	}
 	r.describe(duration)
-	m.duration = r.NewHistogramVec(prometheus.HistogramOpts{
+	opts := prometheus.HistogramOpts{
 		Name: duration.Name, Help: duration.Help, //nolint:promlinter // it stands above
-		Buckets:                     []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
 		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 64,
-	}, duration.Labels)
+	}
+	if classic {
+		opts.Buckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
+	}
+	m.duration = r.NewHistogramVec(opts, duration.Labels)
 	m.rejected = r.counters("dra_exporter_input_rejected_total",
 		"Rows, objects and readings of an input that could not be used, and requests and connections that were refused or "+
 			"closed early, by reason. The input of readings is SOURCE/QUANTITY.", "input", "reason")
@@ -213,7 +214,8 @@ func (m *SelfMetrics) Observe(source string, took time.Duration, err error, now 
 	}
 	m.mu.Lock()
 	state := sourceState{why: why}
-	before, known := m.setState(source, state)
+	before, known := m.states[source]
+	m.states[source] = state
 	m.mu.Unlock()
 	switch {
 	case why != "" && state != before:
@@ -229,30 +231,18 @@ type sourceState struct {
 	absent bool
 }
 
-// setState sets the state of a source and returns its earlier state. m.mu is held.
-func (m *SelfMetrics) setState(source string, state sourceState) (before sourceState, known bool) {
-	before, known = m.states[source]
-	m.states[source] = state
-	if known && before == state {
-		return before, known
-	}
-	shown := make(map[string]driver.Reason, len(m.states))
+// States returns for each observed source why it is down, "" if it is up. Absent optional sources
+// are omitted. The caller may change the result.
+func (m *SelfMetrics) States() map[string]driver.Reason {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make(map[string]driver.Reason, len(m.states))
 	for source, state := range m.states {
 		if !state.absent {
-			shown[source] = state.why
+			out[source] = state.why
 		}
 	}
-	m.shown.Store(&shown)
-	return before, known
-}
-
-// States returns for each observed source why it is down, "" if it is up. Absent optional sources
-// are omitted. States takes no lock. The caller may change the result.
-func (m *SelfMetrics) States() map[string]driver.Reason {
-	if shown := m.shown.Load(); shown != nil {
-		return maps.Clone(*shown)
-	}
-	return map[string]driver.Reason{}
+	return out
 }
 
 // ObserveReader is Observe for a reader of the node's own files. Nothing is recorded until its
@@ -271,7 +261,8 @@ func (m *SelfMetrics) ObserveReader(name string, took time.Duration, err error, 
 func (m *SelfMetrics) Absent(source string, err error) {
 	state := sourceState{why: driver.ReasonOf(err), absent: true}
 	m.mu.Lock()
-	before, _ := m.setState(source, state)
+	before := m.states[source]
+	m.states[source] = state
 	m.up.DeleteLabelValues(source)
 	m.success.DeleteLabelValues(source)
 	m.mu.Unlock()
@@ -337,23 +328,28 @@ func (m *SelfMetrics) IdleThresholds(utilization, network float64) {
 	m.idleNetwork.Set(network)
 }
 
-// Conflicts sets the number of the kubelet's rows that the API server contradicts, by kind.
-func (m *SelfMetrics) Conflicts(byKind map[string]int) { setEach(m.conflicts, byKind) }
-
 // maxConflicts limits the conflicts that are shown one by one.
 const maxConflicts = 64
 
-// Contradicted sets the present conflicts of kubelet and API server.
-func (m *SelfMetrics) Contradicted(conflicts []holders.Conflict) {
+// Held sets the numbers of pods whose devices are unknown, and the conflicts of kubelet and API
+// server.
+func (m *SelfMetrics) Held(held *holders.Holdings) {
+	for _, reason := range holders.UnresolvedReasons() {
+		m.unresolved.WithLabelValues(reason).Set(float64(held.Unresolved[reason]))
+	}
+	kinds := map[string]int{}
 	m.conflict.Reset()
-	for _, c := range conflicts[:min(len(conflicts), maxConflicts)] {
-		m.conflict.WithLabelValues(c.Kind, c.Claim.Namespace, c.Pod.Name, c.Claim.Name, c.Device.Driver, c.Device.Pool,
-			c.Device.Device, c.Allocated.Device).Set(1)
+	for n, c := range held.Conflicts {
+		kinds[c.Kind]++
+		if n < maxConflicts {
+			m.conflict.WithLabelValues(c.Kind, c.Claim.Namespace, c.Pod.Name, c.Claim.Name, c.Device.Driver, c.Device.Pool,
+				c.Device.Device, c.Allocated.Device).Set(1)
+		}
+	}
+	for _, kind := range holders.ConflictKinds() {
+		m.conflicts.WithLabelValues(kind).Set(float64(kinds[kind]))
 	}
 }
-
-// UnresolvedPods sets the number of pods whose devices are unknown, by reason.
-func (m *SelfMetrics) UnresolvedPods(byReason map[string]int) { setEach(m.unresolved, byReason) }
 
 // Incident counts occurrences of an incident. With 0, it makes the counter of the kind visible.
 func (m *SelfMetrics) Incident(kind string, count int) {
@@ -417,15 +413,9 @@ func (m *SelfMetrics) LogDropped(lines int) {
 	m.log.Warn("lines of the log were dropped: its reader is too slow", "lines", lines)
 }
 
-func setEach(gauges *prometheus.GaugeVec, values map[string]int) {
-	for label, n := range values {
-		gauges.WithLabelValues(label).Set(float64(n))
-	}
-}
-
 // SelfFamilies returns the metric families of [SelfMetrics].
 func SelfFamilies() []exposition.Family {
-	m := NewSelfMetrics(prometheus.NewRegistry(), "node", slog.New(slog.DiscardHandler))
+	m := NewSelfMetrics(prometheus.NewRegistry(), "node", nil, slog.New(slog.DiscardHandler))
 	return append(m.families, exposition.Family{
 		Name: "dra_exporter_build_info", Labels: []string{
 			"branch", "goarch", "goos", "goversion", "revision", "tags", "version",

@@ -5,24 +5,30 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"google.golang.org/protobuf/encoding/protodelim"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // An optional source that is absent is neither up nor down. It is logged once, not at each attempt.
 func TestAbsentSource(t *testing.T) {
 	var log bytes.Buffer
 	registry := prometheus.NewRegistry()
-	m := NewSelfMetrics(registry, "node1", slog.New(slog.NewTextHandler(&log, nil)))
+	m := NewSelfMetrics(registry, "node1", nil, slog.New(slog.NewTextHandler(&log, nil)))
 	up := func(want int) {
 		t.Helper()
 		if got, err := testutil.GatherAndCount(registry, "dra_exporter_source_up"); got != want || err != nil {
@@ -53,7 +59,7 @@ func TestAbsentSource(t *testing.T) {
 // That an input is beyond a bound is logged once, however much of it is rejected.
 func TestBoundIsLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
-	m := NewSelfMetrics(prometheus.NewRegistry(), "node1", slog.New(slog.NewTextHandler(&log, nil)))
+	m := NewSelfMetrics(prometheus.NewRegistry(), "node1", nil, slog.New(slog.NewTextHandler(&log, nil)))
 	for n := range 3 {
 		m.RejectTotal("scrape/a", driver.Rejections{driver.ReasonTooMany: n, driver.ReasonNoMatch: n})
 		m.Reject(driver.Rejection{Input: "b", Reason: driver.ReasonTooLarge, Count: 1})
@@ -68,7 +74,7 @@ func TestBoundIsLoggedOnce(t *testing.T) {
 // A rejected value is logged once for each input and reason; a 0 of a missing sensor never is.
 func TestRejectedValueIsLogged(t *testing.T) {
 	var log bytes.Buffer
-	m := NewSelfMetrics(prometheus.NewRegistry(), "node1", slog.New(slog.NewTextHandler(&log, nil)))
+	m := NewSelfMetrics(prometheus.NewRegistry(), "node1", nil, slog.New(slog.NewTextHandler(&log, nil)))
 	for _, watts := range []string{"4.795e+06", "5e+06"} {
 		for _, reason := range []driver.Reason{driver.ReasonOutOfRange, driver.ReasonNoValue, driver.ReasonZero} {
 			m.Reject(driver.Rejection{Input: "a/power", Reason: reason, Count: 1, Example: "power = " + watts})
@@ -85,7 +91,7 @@ func TestRejectedValueIsLogged(t *testing.T) {
 // nothing.
 func TestEventSent(t *testing.T) {
 	var log strings.Builder
-	m := NewSelfMetrics(prometheus.NewRegistry(), "node", slog.New(slog.NewTextHandler(&log, nil)))
+	m := NewSelfMetrics(prometheus.NewRegistry(), "node", nil, slog.New(slog.NewTextHandler(&log, nil)))
 	forbidden := driver.WithReason(driver.ReasonForbidden, errors.New("no"))
 	gone := driver.WithReason(driver.ReasonAbsent, errors.New("gone"))
 	for _, err := range []error{nil, gone, forbidden, forbidden, gone, forbidden, nil, nil} {
@@ -109,7 +115,7 @@ func TestReceiptLine(t *testing.T) {
 			return a
 		}
 		handler := slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: withoutTime})
-		metrics := NewSelfMetrics(prometheus.NewRegistry(), "node1", slog.New(slog.DiscardHandler))
+		metrics := NewSelfMetrics(prometheus.NewRegistry(), "node1", nil, slog.New(slog.DiscardHandler))
 		joules := 1.5
 		begun := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 		NewFlightRecorder(nil, metrics, slog.New(handler), nil, nil).logReceipt(&recorder.Receipt{
@@ -121,6 +127,56 @@ func TestReceiptLine(t *testing.T) {
 			" from=2026-11-24T12:00:00.000Z to=2026-11-24T12:01:00.000Z devices=2 partial=false energy=30 energy_bound=1.5\n"
 		expect.That(t, log.String() == line, "UID %q: the line is\n%swant\n%s", uid, log.String(), line)
 	}
+}
+
+// The histogram of the exporter itself has classic buckets only where they are chosen, else its sum
+// and count. In protobuf it is a native one.
+func TestOwnBuckets(t *testing.T) {
+	none := func() *exposition.Snapshot { return nil }
+	for choice, buckets := range map[string]int{exposition.Native: 1, exposition.Classic: 14, exposition.Off: 1} {
+		choices := exposition.Choices{exposition.GroupHistograms: choice}
+		registry := prometheus.NewRegistry()
+		m := NewSelfMetrics(registry, "node1", choices, slog.New(slog.DiscardHandler))
+		m.Observe("cpu", 1500*time.Millisecond, nil, time.Now())
+		own := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+			all, err := registry.Gather()
+			return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool {
+				return f.GetName() != "dra_exporter_source_duration_seconds"
+			}), err
+		})
+		e := exposition.New(own, none, exposition.Config{Choices: choices})
+		for _, f := range []expfmt.Format{
+			expfmt.NewFormat(expfmt.TypeProtoDelim), expfmt.NewFormat(expfmt.TypeOpenMetrics), expfmt.NewFormat(expfmt.TypeTextPlain),
+		} {
+			var out bytes.Buffer
+			must.Get(e.Write(&out, f))(t)
+			if f.FormatType() == expfmt.TypeProtoDelim {
+				var got dto.MetricFamily
+				must.Do(t, protodelim.UnmarshalFrom(&out, &got))
+				h := got.Metric[0].Histogram
+				expect.That(t, h.GetSampleSum() == 1.5 && h.GetSampleCount() == 1 && len(h.Bucket) == buckets-1 &&
+					h.GetSchema() == 3 && len(h.PositiveSpan) == 1,
+					"%s, protobuf: %v", choice, h)
+				continue
+			}
+			text := out.String()
+			n := strings.Count(text, "_bucket{")
+			if n != buckets || !strings.Contains(text, "dra_exporter_source_duration_seconds_sum{source=\"cpu\"} 1.5\n") {
+				t.Errorf("%s, %v: %d buckets, want %d:\n%s", choice, f.FormatType(), n, buckets, text)
+			}
+		}
+	}
+}
+
+// A part that has not changed since it was last written is not written again.
+func TestWholePart(t *testing.T) {
+	present := "one"
+	part := &WholePart{State: func() []byte { return []byte(present) }}
+	expect.Is(t, string(part.AppendState([]byte("-"), nil)), "-one", "at first")
+	expect.Is(t, string(part.AppendChanges([]byte("-"), nil)), "-", "without a change")
+	present = "two"
+	expect.Is(t, string(part.AppendChanges([]byte("-"), nil)), "-two", "changed")
+	expect.Is(t, string(part.AppendChanges([]byte("-"), nil)), "-", "written")
 }
 
 func TestMain(m *testing.M) { exportertest.Main(m) }

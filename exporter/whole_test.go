@@ -109,7 +109,7 @@ func newWholeNode(tb testing.TB, devices, pods int) *wholeNode {
 	}
 	source := funcSource{"bench", func(context.Context) ([]driver.Sample, error) { return n.samples, nil }}
 	log := slog.New(slog.DiscardHandler)
-	metrics := NewSelfMetrics(prometheus.NewRegistry(), "node1", log)
+	metrics := NewSelfMetrics(prometheus.NewRegistry(), "node1", nil, log)
 	node := newBookNode(kubelet, n.in.Inventory, func() time.Time { return n.now })
 	w.Sampler = NewSampler(SamplerConfig{
 		Interval: time.Second, Deadline: 5 * time.Second, MaxAge: time.Minute, Now: func() time.Time { return n.now },
@@ -158,7 +158,7 @@ func (w *wholeNode) keepState(tb testing.TB) (written *int) {
 	store.Restore(tb.Context(), w.now)
 	store.Add("ledger", w.Ledger)
 	store.Add("stalls", w.recorder.Judge())
-	store.Add("tallies", w.recorder)
+	store.Add("tallies", &WholePart{State: w.recorder.Tallies})
 	w.State = store
 	tb.Cleanup(func() { store.Close(context.Background(), w.now) })
 	return written

@@ -241,18 +241,20 @@ func (c *Checker) inventory(devices int) {
 
 // unresolved reports the number of pods whose devices are unknown, and the conflicts.
 func (c *Checker) unresolved() {
-	inputs := c.config.Inputs.copy()
-	for _, reason := range slices.Sorted(maps.Keys(inputs.unresolved)) {
-		if n := inputs.unresolved[reason]; n > 0 {
+	held := c.config.Inputs.copy().held
+	for _, reason := range slices.Sorted(maps.Keys(held.Unresolved)) {
+		if n := held.Unresolved[reason]; n > 0 {
 			c.report.say(Warn, "pods", "%s with unknown devices: %s", present.Count(n, "pod"), reason)
 		}
 	}
-	for _, kind := range slices.Sorted(maps.Keys(inputs.conflicts)) {
-		if n := inputs.conflicts[kind]; n > 0 {
-			c.report.say(Warn, "conflicts", "kubelet and API server disagree on %s: %s", present.Count(n, "device"), kind)
-		}
+	kinds := map[string]int{}
+	for _, conflict := range held.Conflicts {
+		kinds[conflict.Kind]++
 	}
-	for _, conflict := range inputs.contradicted {
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		c.report.say(Warn, "conflicts", "kubelet and API server disagree on %s: %s", present.Count(kinds[kind], "device"), kind)
+	}
+	for _, conflict := range held.Conflicts {
 		text := fmt.Sprintf("pod %s/%s has %v", conflict.Pod.Namespace, conflict.Pod.Name, conflict.Device)
 		if conflict.Allocated != (driver.ID{}) {
 			text += fmt.Sprintf(", and its claim %s is allocated %v", conflict.Claim.Name, conflict.Allocated)

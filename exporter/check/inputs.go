@@ -18,11 +18,10 @@ type Inputs struct {
 
 // found has the collected errors and counts.
 type found struct {
-	errs                  map[string]error // the last error of each input; nil: none
-	failed                map[string]error // readers of the node's files
-	rejections            map[string]driver.Rejections
-	conflicts, unresolved map[string]int
-	contradicted          []holders.Conflict
+	errs       map[string]error // the last error of each input; nil: none
+	failed     map[string]error // readers of the node's files
+	rejections map[string]driver.Rejections
+	held       holders.Holdings
 }
 
 var _ node.Metrics = (*Inputs)(nil)
@@ -73,25 +72,15 @@ func (i *Inputs) RejectTotal(input string, totals driver.Rejections) {
 	i.set(func() { i.rejections[input] = totals })
 }
 
-// Conflicts implements [node.Metrics].
-func (i *Inputs) Conflicts(byKind map[string]int) { i.set(func() { i.conflicts = byKind }) }
-
-// Contradicted implements [node.Metrics].
-func (i *Inputs) Contradicted(conflicts []holders.Conflict) {
-	i.set(func() { i.contradicted = conflicts })
-}
-
-// UnresolvedPods implements [node.Metrics].
-func (i *Inputs) UnresolvedPods(byReason map[string]int) { i.set(func() { i.unresolved = byReason }) }
+// Held implements [node.Metrics].
+func (i *Inputs) Held(held *holders.Holdings) { i.set(func() { i.held = *held }) }
 
 // copy returns a copy of the collected errors and counts.
 func (i *Inputs) copy() found {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	out := found{
-		errs: maps.Clone(i.errs), failed: maps.Clone(i.failed), rejections: map[string]driver.Rejections{},
-		conflicts: maps.Clone(i.conflicts), unresolved: maps.Clone(i.unresolved),
-		contradicted: i.contradicted,
+		errs: maps.Clone(i.errs), failed: maps.Clone(i.failed), rejections: map[string]driver.Rejections{}, held: i.held,
 	}
 	for input, counts := range i.rejections {
 		out.rejections[input] = maps.Clone(counts)

@@ -30,8 +30,7 @@ type emission struct {
 	specs    driver.Catalogue
 	cache    *labelCache // nil: the sink needs no labels, and gets none
 
-	young map[podresources.Pod]bool  // pods without series of their own
-	sole  map[driver.ID]*book.Device // devices of one claim alone
+	young map[podresources.Pod]bool // pods without series of their own
 
 	allSources bool // those of measured quantities, too
 	collecting bool // the walk collects facts, whose labels are not cached
@@ -43,14 +42,11 @@ func (e *emission) on(id familyID) bool { return !e.families[id].off }
 // walk passes every series of the chosen groups to the sink, including those that the limit drops.
 func (s *Snapshot) walk(e *emission) {
 	missing := map[[2]string]int{} // by driver and reason
-	e.young, e.sole = youngPods(s.PodInfos), map[driver.ID]*book.Device{}
+	e.young = youngPods(s.PodInfos)
 	states := s.States(neverQuiet)
 	for i := range s.Devices {
 		d := &s.Devices[i]
 		e.device(d, states[i])
-		if d.Attribution == join.AttributionExclusive {
-			e.sole[d.ID] = d
-		}
 		if d.Missing != join.MissingNone {
 			missing[[2]string{d.ID.Driver, string(d.Missing)}]++
 		}
@@ -110,7 +106,7 @@ func (e *emission) claim(h *book.Holder, s *Snapshot) {
 	if m := h.Metrics(); m.Used >= 0 {
 		e.counter(famClaimUsed, claim, m.Used, m.Born, driver.Later(m.Born, m.Shown))
 	}
-	e.ofDevice(h, claim)
+	e.ofDevice(h, claim, s)
 	base := claim.base()
 	if !h.LastError.IsZero() && e.on(famClaimLastError) {
 		e.gauge(famClaimLastError, base, unixPast(h.LastError, s.Time))
@@ -133,14 +129,12 @@ func (e *emission) claim(h *book.Holder, s *Snapshot) {
 }
 
 // ofDevice passes the device's values that are never divided, if only this claim holds the device.
-func (e *emission) ofDevice(h *book.Holder, claim *owner) {
-	if !h.Ended.IsZero() {
+func (e *emission) ofDevice(h *book.Holder, claim *owner, s *Snapshot) {
+	at := s.IndexOf(h.Device)
+	if !h.Ended.IsZero() || at < 0 || s.Devices[at].Attribution != join.AttributionExclusive {
 		return
 	}
-	d := e.sole[h.Device]
-	if d == nil {
-		return
-	}
+	d := &s.Devices[at]
 	for i := range d.Values {
 		v := &d.Values[i]
 		if slices.Contains(e.specs.Spec(v.Quantity).SoleLabels, v.Labels[0]) {
@@ -192,17 +186,9 @@ func (e *emission) pod(h *book.Holder, now time.Time) {
 
 // unclaimed passes what rules add to the claims'.
 func (e *emission) unclaimed(h *book.Holder, pod *owner, now time.Time) {
-	m := h.Metrics()
-	matured, shown := e.cache.since(m.Shown), driver.Later(m.Born, m.Shown)
-	for i := range m.Values {
-		if isUnclaimed(m.Values[i].Quantity) {
-			e.value(famUnclaimedQuantity, pod, &m.Values[i], matured)
-		}
-	}
-	e.counter(famUnclaimedAllocated, pod, m.Allocated, m.Born, shown)
-	e.counter(famUnclaimedShare, pod, m.Share, m.Born, shown)
-	if m.Used >= 0 {
-		e.counter(famUnclaimedUsed, pod, m.Used, m.Born, shown)
+	e.holder(h, pod, famUnclaimedQuantity, famUnclaimedAllocated, famUnclaimedShare)
+	if m := h.Metrics(); m.Used >= 0 {
+		e.counter(famUnclaimedUsed, pod, m.Used, m.Born, driver.Later(m.Born, m.Shown))
 	}
 	if !h.LastActive.IsZero() {
 		e.gauge(famUnclaimedLastActive, pod.base(), unixPast(h.LastActive, now))
@@ -377,8 +363,8 @@ func (e *emission) health(base *labels, values []book.Value) {
 // value passes a value of an owner. shown is when a snapshot first had it, by the clock of
 // age.shown.
 func (e *emission) value(first familyID, of *owner, v *book.Value, shown int64) {
-	s := e.cache.series(of, v.Series, nil)
-	if id := first + familyID(s.quantity); e.on(id) {
+	if id := first + familyID(v.Quantity); e.on(id) {
+		s := e.cache.series(of, v.Series, nil)
 		e.put(id, s.labels, v.Value, age{s.age.born, max(s.age.shown, shown)})
 	}
 }

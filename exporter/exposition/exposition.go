@@ -140,9 +140,6 @@ func (c *counted) Write(p []byte) (int, error) {
 // assemble merges the families of the rendering and of the registry, in the order of their names.
 func (e *Renderer) assemble(r *rendering, f expfmt.Format, out *counted) ([]Part, error) {
 	own, err := e.registry.Gather()
-	if !r.classic {
-		dropBuckets(own)
-	}
 	var options []expfmt.EncoderOption
 	if e.config.CreatedSamples {
 		options = append(options, expfmt.WithCreatedLines())
@@ -181,17 +178,6 @@ func (e *Renderer) assemble(r *rendering, f expfmt.Format, out *counted) ([]Part
 	write(r.format.end())
 	end("")
 	return parts, err
-}
-
-// dropBuckets removes the buckets of histograms. Their sum and count stay.
-func dropBuckets(families []*dto.MetricFamily) {
-	for _, f := range families {
-		for _, m := range f.Metric {
-			if h := m.GetHistogram(); h != nil {
-				h.Bucket = nil
-			}
-		}
-	}
 }
 
 // formats returns the formats that can be negotiated, the preferred one first.
@@ -289,7 +275,7 @@ func (r *rendering) encode(id familyID) []byte {
 }
 
 // drops reports whether the limit drops the family.
-func (r *rendering) drops(f *Family) bool { return !f.unlimited && int(f.rank) < r.keep }
+func (r *rendering) drops(f *Family) bool { return int(f.rank) < r.keep }
 
 // begun returns the created timestamp of a counter, in nanoseconds of Unix time. If the wall clock
 // was set back, it is 0 (none), since a counter does not begin in the future.
@@ -347,20 +333,19 @@ const (
 	rankDevice
 	rankHolderInfo
 	rankVital // up and info: dropped last
-	numRanks
+	rankOwn   // the exporter's own: never dropped, and not counted
+	numRanks  = rankOwn
 )
 
 // counting is a sink that counts series by rank.
 type counting struct {
 	families *[numFamilies]Family
 	classic  bool // distributions have classic buckets
-	ranks    [numRanks]int
+	ranks    [numRanks + 1]int
 }
 
 func (c *counting) put(id familyID, _ *labels, _ float64, _ age) {
-	if f := &c.families[id]; !f.unlimited {
-		c.ranks[f.rank]++
-	}
+	c.ranks[c.families[id].rank]++
 }
 
 func (c *counting) putDistribution(id familyID, _ *labels, _ *book.Distribution, _ age) {

@@ -229,7 +229,7 @@ func TestParts(t *testing.T) {
 // How a client wants names escaped that are not plain changes nothing, so that answers are shared.
 func TestEscapingSchemes(t *testing.T) {
 	own := prometheus.NewRegistry()
-	exporter.NewSelfMetrics(own, "node1", slog.New(slog.DiscardHandler))
+	exporter.NewSelfMetrics(own, "node1", nil, slog.New(slog.DiscardHandler))
 	gathered, err := own.Gather()
 	s := busyHistory(t).Last
 	e := exposition.New(

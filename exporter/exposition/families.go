@@ -22,10 +22,9 @@ type Family struct {
 	Summed    bool    // a histogram with its sum and count in text, also without classic buckets
 	Groups    []Group // the groups that switch it on and off; if empty, it is always exported
 
-	rank      rank
-	unlimited bool // --max-series does not count its series
-	info      bool // it is exported also with the choice Info
-	off       bool // it is not exported
+	rank rank
+	info bool // it is exported also with the choice Info
+	off  bool // it is not exported, or there is none of this number
 }
 
 // familyID is the number of a family. The fixed families come first. Then come, for each quantity,
@@ -108,7 +107,7 @@ func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Fami
 	var all [numFamilies]Family
 	for _, some := range allFixed() {
 		for id, f := range some.families {
-			f.rank, f.unlimited = cmp.Or(f.rank, some.rank), id >= famUnresolved
+			f.rank = cmp.Or(f.rank, some.rank)
 			f.Labels = append(slices.Clone(some.labels), f.Labels...)
 			f.named()
 			if strings.HasPrefix(f.Name, "dra_pod_") {
@@ -132,7 +131,7 @@ func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Fami
 		if isDetail(f) {
 			f.Groups = append(f.Groups, GroupDetails)
 		}
-		f.off = !choices.exports(f)
+		f.off = f.Name == "" || !choices.exports(f)
 	}
 	return &all
 }

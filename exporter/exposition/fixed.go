@@ -286,16 +286,18 @@ func otherFamilies() map[familyID]Family {
 			"Time from the preparation of a claim until its use was first above the idle thresholds. Without claims "+
 				"whose use is unknown."),
 		famUnresolved: {
-			Name: "dra_exporter_unresolved_devices", Labels: []string{"driver", "reason"},
+			Name: "dra_exporter_unresolved_devices", rank: rankOwn, Labels: []string{"driver", "reason"},
 			Help: "Devices without telemetry, by reason: " + list(join.MissingReasons()) + ".",
 		},
 		famSnapshotTime: {
-			Name: "dra_exporter_snapshot_timestamp_seconds",
+			Name: "dra_exporter_snapshot_timestamp_seconds", rank: rankOwn,
 			Help: "Unix time of the snapshot from which this answer was made.",
 		},
-		famSeries: {Name: "dra_exporter_series", Help: "Number of series exported, without dra_exporter_*."},
+		famSeries: {
+			Name: "dra_exporter_series", rank: rankOwn, Help: "Number of series exported, without dra_exporter_*.",
+		},
 		famSeriesDropped: {
-			Name: "dra_exporter_series_dropped",
+			Name: "dra_exporter_series_dropped", rank: rankOwn,
 			Help: "Number of series that are omitted because of --max-series.",
 		},
 	}

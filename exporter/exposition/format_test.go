@@ -108,41 +108,6 @@ func TestClassicBounds(t *testing.T) {
 	}
 }
 
-// A histogram of the registry has classic buckets only where they are chosen, else its sum and
-// count. In protobuf it is a native one.
-func TestOwnBuckets(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	h := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "dra_exporter_x_seconds", Help: "x.", Buckets: []float64{1, 2}, NativeHistogramBucketFactor: 1.1,
-	})
-	registry.MustRegister(h)
-	h.Observe(1.5)
-	none := func() *Snapshot { return nil }
-	for choice, buckets := range map[string]int{Native: 1, Classic: 3, Off: 1} {
-		e := New(registry, none, Config{
-			Choices: Choices{GroupHistograms: choice},
-		})
-		for _, f := range formats() {
-			var out bytes.Buffer
-			must.Get(e.Write(&out, f))(t)
-			if f.FormatType() == expfmt.TypeProtoDelim {
-				var got dto.MetricFamily
-				must.Do(t, protodelim.UnmarshalFrom(&out, &got))
-				h := got.Metric[0].Histogram
-				expect.That(t, h.GetSampleSum() == 1.5 && h.GetSampleCount() == 1 && len(h.Bucket) == buckets-1 &&
-					h.GetSchema() == 3 && len(h.PositiveSpan) == 1,
-					"%s, protobuf: %v", choice, h)
-				continue
-			}
-			text := out.String()
-			n := strings.Count(text, "_bucket{")
-			if n != buckets || !strings.Contains(text, "dra_exporter_x_seconds_sum 1.5\n") {
-				t.Errorf("%s, %v: %d buckets, want %d:\n%s", choice, f.FormatType(), n, buckets, text)
-			}
-		}
-	}
-}
-
 // Numbers are written as client_golang's encoder writes them.
 func TestNumbers(t *testing.T) {
 	whole := rapid.Map(rapid.Int64(), func(n int64) float64 { return float64(n) })

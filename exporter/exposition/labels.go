@@ -179,9 +179,8 @@ func (o *owner) end() {
 
 // series is the exported form of a [book.Series], which is immutable.
 type series struct {
-	labels   *labels
-	age      age
-	quantity driver.Quantity
+	labels *labels
+	age    age
 }
 
 // age is the age of a counter. born is when it began, in nanoseconds of Unix time; 0 if it has no
@@ -289,7 +288,7 @@ func ownerOf[K comparable](all *sequence[K, *owner], key K, id *driver.ID, befor
 // distribution, which is that of all devices of a driver.
 func (c *labelCache) series(owner *owner, s *book.Series, of *book.Holder) series {
 	if c == nil {
-		return series{quantity: s.Quantity}
+		return series{}
 	}
 	known := owner.series.find(s)
 	if known == nil {
@@ -327,7 +326,7 @@ func (c *labelCache) newSeries(base *labels, s *book.Series) series {
 		}
 		row = base.with(more...)
 	}
-	return series{labels: row, age: c.age(s.Born, s.Shown), quantity: s.Quantity}
+	return series{row, c.age(s.Born, s.Shown)}
 }
 
 func (c *labelCache) shareFacts() *sequence[shareKey, []fact]   { return &c.shares }

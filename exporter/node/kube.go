@@ -92,18 +92,6 @@ func inBackground(ctx context.Context, run func(context.Context)) (stop func()) 
 	}
 }
 
-// report reports the number of pods whose devices are unknown, and contradictions between the
-// kubelet and the API server.
-func (n *Node) report(held *holders.Holdings) {
-	n.metrics.UnresolvedPods(counts(holders.UnresolvedReasons(), held.Unresolved))
-	kinds := map[string]int{}
-	for _, c := range held.Conflicts {
-		kinds[c.Kind]++
-	}
-	n.metrics.Conflicts(counts(holders.ConflictKinds(), kinds))
-	n.metrics.Contradicted(held.Conflicts)
-}
-
 // withPending marks allocations of claims that the API server is about to describe, or that an
 // inventory file with claims does not have yet. A claim without the UID of the known one of its
 // name may be another one. The argument is not changed.
@@ -124,15 +112,6 @@ func (n *Node) withPending(allocations []podresources.Allocation) []podresources
 		allocations[i].Pending = true
 	}
 	return allocations
-}
-
-// counts returns the counts, with 0 for keys that have none.
-func counts(keys []string, of map[string]int) map[string]int {
-	out := make(map[string]int, len(keys))
-	for _, key := range keys {
-		out[key] = of[key]
-	}
-	return out
 }
 
 // CheckPods follows the kubelet's Pods API until it has listed all pods, and returns their number.

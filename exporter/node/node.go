@@ -66,12 +66,9 @@ type Metrics interface {
 	Reject(rejected ...driver.Rejection)
 	// RejectTotal sets the rejections of an input that counts them itself.
 	RejectTotal(input string, totals driver.Rejections)
-	// Conflicts sets the number of the kubelet's rows that the API server contradicts, by kind.
-	Conflicts(byKind map[string]int)
-	// Contradicted sets these rows.
-	Contradicted(conflicts []holders.Conflict)
-	// UnresolvedPods sets the number of pods whose devices are unknown, by reason.
-	UnresolvedPods(byReason map[string]int)
+	// Held sets what is wrong with the holders: pods whose devices are unknown, and contradictions
+	// between the kubelet and the API server.
+	Held(held *holders.Holdings)
 }
 
 // ConfigError is the error for an unusable value in a [Config].
@@ -317,7 +314,7 @@ func (n *Node) describe(now time.Time) ([]podresources.Allocation, driver.Invent
 	}
 	n.metrics.RejectTotal("cdi", n.cdi.Rejected())
 	held, signs := n.book.Holds(now, n.view.At)
-	n.report(&held)
+	n.metrics.Held(&held)
 	// Each step returns its arguments, or changed copies of them.
 	allocations := held.Allocations
 	allocations = n.withPending(allocations)

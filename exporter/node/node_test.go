@@ -32,21 +32,13 @@ type recorded struct {
 	observed []string // input and error
 	rejected map[string]int
 
-	conflicts, unresolved map[string]int
+	unresolved map[string]int
 }
 
-func (r *recorded) Conflicts(byKind map[string]int) {
+func (r *recorded) Held(held *holders.Holdings) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.conflicts = byKind
-}
-
-func (r *recorded) Contradicted([]holders.Conflict) {}
-
-func (r *recorded) UnresolvedPods(byReason map[string]int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.unresolved = byReason
+	r.unresolved = held.Unresolved
 }
 
 func (r *recorded) Observe(input string, _ time.Duration, err error, _ time.Time) {

@@ -441,7 +441,7 @@ func (v *view) claim(of Subject) []Section {
 
 // deviceOf returns a device, nil if it is gone.
 func (v *view) deviceOf(id driver.ID) *book.Device {
-	at := slices.IndexFunc(v.of.Devices, func(d book.Device) bool { return d.ID == id })
+	at := v.of.IndexOf(id)
 	if at < 0 {
 		return nil
 	}

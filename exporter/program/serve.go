@@ -59,7 +59,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 	memory := newMemory(debug.SetMemoryLimit(-1))
 	debug.SetMemoryLimit(memory.heap())
 	registry := prometheus.NewRegistry()
-	metrics := exporter.NewSelfMetrics(registry, o.inputs.Name, log)
+	metrics := exporter.NewSelfMetrics(registry, o.inputs.Name, choices, log)
 	lines.onDrop(metrics.LogDropped)
 	in, err := open(o, memory, list, metrics, log) //nolint:contextcheck // it asks nobody yet
 	if err != nil {
@@ -338,14 +338,20 @@ func (o *gatewayOptions) validate() error {
 // transport returns the transport for requests to exporters. It does not follow redirects, and
 // ignores proxies in the environment.
 func (o *gatewayOptions) transport() (http.RoundTripper, error) {
-	settings := &config.DefaultHTTPClientConfig
-	if o.httpConfig != "" {
-		var err error
-		if settings, _, err = config.LoadHTTPConfigFile(o.httpConfig); err != nil {
-			return nil, err
-		}
+	settings, err := clientSettings(o.httpConfig)
+	if err != nil {
+		return nil, err
 	}
 	return config.NewRoundTripperFromConfig(*settings, "gateway")
+}
+
+// clientSettings returns the settings of an HTTP client in a file; "": the defaults.
+func clientSettings(path string) (*config.HTTPClientConfig, error) {
+	if path == "" {
+		return &config.DefaultHTTPClientConfig, nil
+	}
+	settings, _, err := config.LoadHTTPConfigFile(path)
+	return settings, err
 }
 
 // runGateway serves the gateway until ctx ends.

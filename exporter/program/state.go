@@ -1,7 +1,6 @@
 package program
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -142,7 +141,7 @@ func (k kept) resumeSources(sources []driver.Source) {
 		if k.restored != nil && !k.restored.Rebooted {
 			r.Resume(k.last(name), k.restored.Time)
 		}
-		k.store.Add(name, &position{of: r})
+		k.store.Add(name, &exporter.WholePart{State: r.Position})
 	}
 }
 
@@ -157,24 +156,6 @@ func (k kept) last(part string) []byte {
 		last = changes[len(changes)-1]
 	}
 	return last
-}
-
-// position is a source's position in its log.
-type position struct {
-	of      driver.Resumer
-	written []byte
-}
-
-func (p *position) AppendState(b []byte, _ func(time.Time) int64) []byte {
-	p.written = p.of.Position()
-	return append(b, p.written...)
-}
-
-func (p *position) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
-	if bytes.Equal(p.written, p.of.Position()) {
-		return b
-	}
-	return p.AppendState(b, clock)
 }
 
 // sink returns what writes the state at each tick, nil for none.
@@ -234,7 +215,7 @@ func newFlight(
 	var keep func(kind, id string, content any)
 	if k.documents != nil {
 		f.Restore(archive.Load(k.documents, exporter.IncidentDocument, (*recorder.Incident).Valid))
-		k.resumePart(partTallies, f.Recorder, f.RestoreTallies, log)
+		k.resumePart(partTallies, &exporter.WholePart{State: f.Tallies}, f.RestoreTallies, log)
 		f.RestoreReceipts(archive.Load(k.documents, exporter.ReceiptDocument, (*recorder.Receipt).Valid))
 		f.documents, keep = k.documents, k.documents.Keep
 	}

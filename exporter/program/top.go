@@ -1,14 +1,13 @@
 package program
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -157,7 +156,7 @@ func (o *topOptions) find(
 	client *http.Client, kubeconfig string, of []top.Subject,
 ) (func(context.Context) ([]top.Node, error), error) {
 	if o.fromKube {
-		path := kubeconfigOrDefault(kubeconfig)
+		path := cmp.Or(kubeconfig, kube.DefaultConfig())
 		if err := checkFile("kubeconfig", path); err != nil {
 			return nil, err
 		}
@@ -220,38 +219,17 @@ func (o *topOptions) findAddresses(ctx context.Context) ([]top.Node, error) {
 	return all, nil
 }
 
-// kubeconfigOrDefault returns the flag, else $KUBECONFIG, else kubectl's default file if it exists.
-func kubeconfigOrDefault(flag string) string {
-	if flag != "" {
-		return flag
-	}
-	if paths := filepath.SplitList(os.Getenv("KUBECONFIG")); len(paths) > 0 {
-		return paths[0]
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return ""
-	}
-	path := filepath.Join(home, ".kube", "config")
-	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		return ""
-	}
-	return path
-}
-
 // client returns an HTTP client for the configuration file. With a dial function, it keeps no
 // connections.
 func (o *topOptions) client(dial top.Dial) (*http.Client, error) {
 	if o.httpConfig == "" && dial == nil {
 		return &http.Client{}, nil
 	}
-	settings, options := &config.DefaultHTTPClientConfig, []config.HTTPClientOption{}
-	if o.httpConfig != "" {
-		var err error
-		if settings, _, err = config.LoadHTTPConfigFile(o.httpConfig); err != nil {
-			return nil, err
-		}
+	settings, err := clientSettings(o.httpConfig)
+	if err != nil {
+		return nil, err
 	}
+	var options []config.HTTPClientOption
 	if dial != nil {
 		options = append(options, config.WithDialContextFunc(dial), config.WithKeepAlivesDisabled())
 	}

@@ -44,8 +44,8 @@ type happening struct {
 	at     time.Time // time of the last occurrence
 	onset  time.Time // time of its start; the zero time: at
 	count  int
-	claim  *book.HolderKey // the claim that ended or stalls, if any
-	chart  *Chart          // the recording of its start, which the ring may have forgotten; nil: none
+	claim  *book.Holder // the claim that ended or stalls, if any
+	chart  *Chart       // the recording of its start, which the ring may have forgotten; nil: none
 }
 
 func newDetector() *detector {
@@ -153,10 +153,9 @@ func (d *detector) ends(s *book.Snapshot) []happening {
 		if d.ended[h.HolderKey] || !c.bad() && (last.IsZero() || h.Ended.Sub(last) >= recentError) {
 			continue
 		}
-		at := slices.IndexFunc(s.Devices, func(of book.Device) bool { return of.ID == h.Device })
-		if at >= 0 {
+		if at := s.IndexOf(h.Device); at >= 0 {
 			out = append(out, happening{
-				kind: ClaimEndsInError, device: &s.Devices[at], at: h.Ended, count: 1, claim: h.HolderKey,
+				kind: ClaimEndsInError, device: &s.Devices[at], at: h.Ended, count: 1, claim: h,
 			})
 		}
 	}

@@ -1,7 +1,6 @@
 package recorder
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -20,7 +19,6 @@ import (
 // Config configures a [Recorder].
 type Config struct {
 	Interval time.Duration // of regular ticks; other ticks are not recorded
-	Keep     time.Duration // how long values are kept; 0: [DefaultKeep]
 	Bytes    int           // limit of the kept values; 0: [MaxBytes]
 	// StalledAfter is the time without signs of life after which a claim is stalled; 0:
 	// [stall.DefaultAfter].
@@ -44,7 +42,7 @@ type News struct {
 	Repeated []Repeated  // incidents that recurred
 	Ended    []*Incident // incidents that are over
 	// Changed are the incidents to store, in their present state. Until an incident that recurs is
-	// stored, AppendState has its number of occurrences.
+	// stored, [Recorder.Tallies] has its number of occurrences.
 	Changed []*Incident
 	// Receipts are the receipts of claims that ended.
 	Receipts []*Receipt
@@ -78,17 +76,15 @@ type Recorder struct {
 	stored    map[string]time.Time
 	absent    map[string]time.Time // since when the subject of an incident has been absent, by ID
 	receipts  []*Receipt
-	kept      []byte // the last output of AppendState
 
 	published atomic.Pointer[publication]
 }
 
 // New returns an empty recorder.
 func New(config Config) *Recorder {
-	config.Keep, config.Bytes = cmp.Or(config.Keep, DefaultKeep), cmp.Or(config.Bytes, MaxBytes)
 	r := &Recorder{
 		config: config, detector: newDetector(),
-		stalls: newStalls(&config), ring: newRing(config.Keep, config.Bytes),
+		stalls: newStalls(&config), ring: newRing(DefaultKeep, cmp.Or(config.Bytes, MaxBytes)),
 		absent:  map[string]time.Time{},
 		changed: map[string]bool{}, stored: map[string]time.Time{},
 	}
@@ -378,23 +374,9 @@ type tally struct {
 // recently is the time for which an incident's document may lack its last occurrence.
 const recently = 2 * storeEvery
 
-// AppendState appends, as JSON, the number of occurrences of incidents whose documents may lack
-// some. It implements state.Part; clock is not needed. It must be called by the goroutine that
-// calls Record.
-func (r *Recorder) AppendState(b []byte, _ func(time.Time) int64) []byte {
-	r.kept = r.recent()
-	return append(b, r.kept...)
-}
-
-// AppendChanges is AppendState, but appends nothing if nothing has changed since the last call.
-func (r *Recorder) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
-	if bytes.Equal(r.kept, r.recent()) {
-		return b
-	}
-	return r.AppendState(b, clock)
-}
-
-func (r *Recorder) recent() []byte {
+// Tallies returns, as JSON, the number of occurrences of incidents whose documents may lack some. It
+// must be called by the goroutine that calls Record.
+func (r *Recorder) Tallies() []byte {
 	out := []tally{}
 	for _, i := range r.incidents {
 		if i.Count > 1 && r.published.Load().at.Sub(i.Last) < recently {
@@ -405,7 +387,7 @@ func (r *Recorder) recent() []byte {
 	return text
 }
 
-// RestoreTallies restores what AppendState appended. It must be called after Restore.
+// RestoreTallies restores what Tallies returned. It must be called after Restore.
 func (r *Recorder) RestoreTallies(from []byte) error {
 	var all []tally
 	if err := json.Unmarshal(from, &all); err != nil {

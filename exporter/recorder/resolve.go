@@ -202,8 +202,8 @@ func (r *Recorder) occurrences(h *happening, s *book.Snapshot) []occurrence {
 		began = h.onset
 	}
 	if h.claim != nil {
-		claim, uid := podresources.Claim{Namespace: h.claim.Namespace, Name: h.claim.Name}, uidOf(h.claim, s)
-		of := func(p *timeline.Period) bool { return p.Claim == claim && sameUID(p.ClaimUID, uid) }
+		claim := podresources.Claim{Namespace: h.claim.Namespace, Name: h.claim.Name}
+		of := func(p *timeline.Period) bool { return p.Claim == claim && sameUID(p.ClaimUID, h.claim.UID) }
 		return []occurrence{{from: began.Add(-r.config.Interval), to: h.at, hits: of, certain: true}}
 	}
 	charged := func(p *timeline.Period) bool { return !p.Admin }
@@ -223,18 +223,6 @@ func (r *Recorder) occurrences(h *happening, s *book.Snapshot) []occurrence {
 		out = append(out, occurrence{began.Add(-r.config.Interval), began, charged, false})
 	}
 	return out
-}
-
-// uidOf returns the UID of a claim in a snapshot, empty if it is unknown.
-func uidOf(claim *book.HolderKey, s *book.Snapshot) string {
-	for _, rows := range [2][]book.Holder{s.Claims, s.EarlierClaims} {
-		for i := range rows {
-			if rows[i].HolderKey == claim {
-				return rows[i].UID
-			}
-		}
-	}
-	return ""
 }
 
 // holdersAt returns the holders that may have held the device, or a partition of it, at an

@@ -258,7 +258,7 @@ func (r *ring) clockOf(id driver.ID, v *book.Value, s *book.Snapshot) *clock {
 	if c := r.clocks[clockKey{id, labelled{v.Quantity, v.Labels}}]; c != nil {
 		return c
 	}
-	i := slices.IndexFunc(s.Devices, func(d book.Device) bool { return d.ID == id })
+	i := s.IndexOf(id)
 	if i < 0 || s.Devices[i].Parent == "" {
 		return nil
 	}

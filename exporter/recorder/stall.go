@@ -18,7 +18,7 @@ type stalls struct {
 	judge    *stall.Judge
 	claims   []*judged       // of the last snapshot, in its order
 	before   []*judged       // of the previous one
-	devices  []deviceReading // by index in the last snapshot
+	devices  []stall.Reading // by index in the last snapshot
 	turn     uint64
 	readings []stall.Reading                   // of claims
 	verdicts map[*book.HolderKey]stall.Verdict // published, and so never changed
@@ -36,7 +36,6 @@ type judged struct {
 	key   *book.HolderKey
 	group group
 	due   uint64 // the turn at which the group is determined again
-	at    int    // index of the device in the last snapshot
 }
 
 // group is a claim's part of a workload.
@@ -44,12 +43,6 @@ type group struct {
 	name      string
 	pods      []string // UIDs of the claim's pods
 	elsewhere bool     // the workload may have ranks on other nodes
-}
-
-// deviceReading is what all claims of a device share.
-type deviceReading struct {
-	stall.Reading
-	turn uint64 // at which it was made
 }
 
 // regroup is the number of snapshots after which a claim's workload is determined again.
@@ -82,29 +75,23 @@ func (b *stalls) read(s *book.Snapshot) {
 	b.turn++
 	b.before, b.claims = b.claims, b.before[:0]
 	b.readings = slices.Grow(b.readings[:0], len(s.Claims))
-	if n := len(s.Devices) - len(b.devices); n > 0 {
-		b.devices = append(b.devices, make([]deviceReading, n)...)
+	b.devices = b.devices[:0]
+	for i := range s.Devices {
+		b.devices = append(b.devices, readingOf(&s.Devices[i]))
 	}
 	next := 0
 	for i := range s.Claims {
 		h := &s.Claims[i]
-		if !h.Ended.IsZero() {
+		at := s.IndexOf(h.Device)
+		if !h.Ended.IsZero() || at < 0 {
 			continue
 		}
 		var c *judged
 		c, next = claimOf(b.before, h.HolderKey, next)
-		if c.at = deviceAt(s, h.Device, c.at); c.at < 0 {
-			continue
-		}
-		d := &s.Devices[c.at]
 		if b.turn >= c.due {
-			c.group, c.due = groupOf(d, h), b.turn+regroup
+			c.group, c.due = groupOf(&s.Devices[at], h), b.turn+regroup
 		}
-		of := &b.devices[c.at]
-		if of.turn != b.turn {
-			of.Reading, of.turn = readingOf(d), b.turn
-		}
-		b.claims, b.readings = append(b.claims, c), append(b.readings, of.Reading)
+		b.claims, b.readings = append(b.claims, c), append(b.readings, b.devices[at])
 		r := &b.readings[len(b.readings)-1]
 		r.Key = stall.Key{Namespace: h.Namespace, Claim: h.Name, Device: h.Device, Since: h.Born.Round(0).UTC()}
 		r.Group, r.Pods, r.Elsewhere = c.group.name, c.group.pods, c.group.elsewhere
@@ -118,15 +105,6 @@ func claimOf(before []*judged, key *book.HolderKey, next int) (*judged, int) {
 		return before[next+n], next + n + 1
 	}
 	return &judged{key: key}, next
-}
-
-// deviceAt returns the index of a device in a snapshot, -1 if it is not there. It is most likely at
-// the index that it had in the last one.
-func deviceAt(s *book.Snapshot, id driver.ID, before int) int {
-	if before >= 0 && before < len(s.Devices) && s.Devices[before].ID == id {
-		return before
-	}
-	return slices.IndexFunc(s.Devices, func(d book.Device) bool { return d.ID == id })
 }
 
 // observeHost passes what the pods of the readings do on the host, if there is something new.
@@ -168,19 +146,21 @@ const suspectAfter = DefaultKeep / 2
 func (r *Recorder) stall(now map[*book.HolderKey]stall.Verdict, s *book.Snapshot) []happening {
 	var out []happening
 	suspected := r.suspected[:0:0]
-	for key, v := range now {
-		if v.Stalled == nil && v.For < suspectAfter || r.stalled[key].Stalled != nil {
+	for i := range s.Claims {
+		h := &s.Claims[i]
+		v, judged := now[h.HolderKey]
+		if !judged || v.Stalled == nil && v.For < suspectAfter || r.stalled[h.HolderKey].Stalled != nil {
 			continue
 		}
-		n := slices.IndexFunc(s.Devices, func(d book.Device) bool { return d.ID == key.Device })
-		suspect := r.suspect(key, &v, &s.Devices[n], s.Time)
+		n := s.IndexOf(h.Device)
+		suspect := r.suspect(h.HolderKey, &v, &s.Devices[n], s.Time)
 		if v.Stalled == nil {
 			suspected = append(suspected, suspect)
 			continue
 		}
 		out = append(out, happening{
 			kind: ClaimStalled, code: v.Why(), device: &s.Devices[n], at: s.Time, onset: suspect.Onset, chart: suspect.Chart,
-			count: 1, claim: key,
+			count: 1, claim: h,
 		})
 	}
 	r.suspected, r.stalled = suspected, now
@@ -264,7 +244,7 @@ func groupOf(d *book.Device, h *book.Holder) group {
 	return out
 }
 
-// readingOf returns the reading of a held device.
+// readingOf returns what the readings of all claims of a device have in common.
 func readingOf(d *book.Device) stall.Reading {
 	r := stall.Reading{Values: stall.NoValues()}
 	clock, highest := math.NaN(), math.NaN()

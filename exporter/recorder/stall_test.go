@@ -121,7 +121,8 @@ func (n *nodeOf) snapshot(of ...[]reading) *book.Snapshot {
 		held[p.Device] = append(held[p.Device], p)
 	}
 	past := timeline.Timeline(nil).With(held)
-	return &book.Snapshot{Time: n.now, Devices: n.devices, Claims: n.claims, Timeline: past}
+	devices := slices.SortedFunc(slices.Values(n.devices), func(a, b book.Device) int { return a.ID.Compare(b.ID) })
+	return &book.Snapshot{Time: n.now, Devices: devices, Claims: n.claims, Timeline: past}
 }
 
 // standsOn has the signals on which the verdict stands.

@@ -62,7 +62,7 @@ func snapshotWithHostileNames() *exposition.Snapshot {
 
 func serving(t *testing.T, latest *exposition.Snapshot, more func(*Config)) *httptest.Server {
 	registry := prometheus.NewRegistry()
-	exporter.NewSelfMetrics(registry, "node1", slog.New(slog.DiscardHandler))
+	exporter.NewSelfMetrics(registry, "node1", nil, slog.New(slog.DiscardHandler))
 	get := func() *exposition.Snapshot { return latest }
 	config := Config{
 		Metrics: exposition.New(registry, get, exposition.Config{}), Latest: get, Node: "node1", MetricsPath: "/metrics",

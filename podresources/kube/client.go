@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"sync"
 
@@ -76,6 +77,16 @@ func newClient(config *rest.Config) (*Client, error) {
 	own.CheckRedirect = func(*http.Request, []*http.Request) error { return errRedirected }
 	client.Client = &own
 	return &Client{rest: client, host: config.Host}, nil
+}
+
+// DefaultConfig returns the kubeconfig that kubectl reads: of those in $KUBECONFIG the first that
+// exists, else that in the home folder; "": there is none.
+func DefaultConfig() string {
+	path := clientcmd.NewDefaultClientConfigLoadingRules().GetDefaultFilename()
+	if _, err := os.Stat(path); err != nil && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
+		return ""
+	}
+	return path
 }
 
 func restConfig(kubeconfig string) (*rest.Config, error) {

@@ -209,7 +209,7 @@ func (d *documents) live(t *testing.T, node *simnode.Node, length time.Duration)
 	listed, _, err := inventory.ParseSlices(content, simnode.Name)
 	must.Do(t, err)
 	log, processes := slog.New(slog.DiscardHandler), podresources.NewProcesses(flag("path.procfs"))
-	metrics := exporter.NewSelfMetrics(prometheus.NewRegistry(), simnode.Name, log)
+	metrics := exporter.NewSelfMetrics(prometheus.NewRegistry(), simnode.Name, nil, log)
 	of := &asked{Node: node, listed: listed}
 	of.Asker = holders.Asker{
 		Lister: of, Limiter: &podresources.Limiter{}, Book: holders.NewBook(time.Minute, nil), Now: time.Now,
@@ -243,7 +243,7 @@ func (d *documents) live(t *testing.T, node *simnode.Node, length time.Duration)
 	ctx, kill := context.WithTimeout(t.Context(), length)
 	defer kill()
 	sampler.Run(ctx)
-	d.tallies = flight.AppendState(nil, nil)
+	d.tallies = flight.Tallies()
 }
 
 // story has the events of one kind on one device, or of the source.

@@ -84,6 +84,15 @@ func (s *Snapshot) Claim(key *HolderKey) *Holder {
 	return nil
 }
 
+// IndexOf returns the index of a device in Devices, -1 if it is not there.
+func (s *Snapshot) IndexOf(id driver.ID) int {
+	n, found := sort.Find(len(s.Devices), func(i int) int { return id.Compare(s.Devices[i].ID) })
+	if !found {
+		return -1
+	}
+	return n
+}
+
 // Contradicted returns the number of devices with evidence against their utilization.
 func (s *Snapshot) Contradicted() int {
 	n := 0
