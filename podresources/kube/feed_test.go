@@ -125,7 +125,8 @@ type answers func(ctx context.Context, query url.Values) (io.ReadCloser, error)
 // testFeed returns a feed of a server that gives these answers, and counts the reported failures.
 func testFeed(get answers, failures *int) *feed {
 	return &feed{
-		get: get, jitter: func() float64 { return 0 }, limit: pageSize,
+		get:    func(ctx context.Context, _ string, query url.Values) (io.ReadCloser, error) { return get(ctx, query) },
+		jitter: func() float64 { return 0 }, limit: pageSize,
 		fill:   func() (func(json.RawMessage), func(time.Time)) { return func(json.RawMessage) {}, func(time.Time) {} },
 		update: func(json.RawMessage, bool) {},
 		report: func(_ time.Duration, err error) {
@@ -141,14 +142,14 @@ func list(tb testing.TB, f *feed) (err error) {
 	tb.Helper()
 	ctx, stop := context.WithCancel(tb.Context())
 	get := f.get
-	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
+	f.get = func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 		switch {
 		case query.Has("sendInitialEvents"):
 			return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
 		case query.Has("watch"):
 			return io.NopCloser(strings.NewReader("")), nil
 		}
-		return get(ctx, query)
+		return get(ctx, path, query)
 	}
 	f.report = func(_ time.Duration, outcome error) {
 		err = outcome

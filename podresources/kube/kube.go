@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/url"
 	"sync"
 	"time"
 
@@ -43,9 +41,9 @@ type Config struct {
 	Jitter func() float64 // in [0, 1): spreads the requests of many nodes
 }
 
-// Book receives the facts about pods and claims. It is safe for concurrent use, and may call all
-// methods of the Node except Want. A list, and an object that was read by its name, is valid as of
-// the time of its request; an event as of its arrival.
+// Book receives the facts about pods and claims. It is safe for concurrent use, and calls no method
+// of the Node. A list, and an object that was read by its name, is valid as of the time of its
+// request; an event as of its arrival.
 type Book interface {
 	// PodSink receives the pods that are bound to the node.
 	podresources.PodSink
@@ -230,17 +228,13 @@ func (n *Node) followOptional(ctx context.Context, source string, newFeed func()
 	}
 }
 
-func (n *Node) newFeed() *feed {
-	return &feed{jitter: n.config.Jitter, limit: pageSize}
+func (n *Node) newFeed(get getter, path, selector string) *feed {
+	return &feed{get: get, path: path, selector: selector, jitter: n.config.Jitter, limit: pageSize}
 }
 
 func (n *Node) sliceFeed(half int) *feed {
-	f := n.newFeed()
+	f := n.newFeed(n.versions.get, "resourceslices", sliceSelector(half, n.config.Name))
 	f.limit = slicePageSize
-	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
-		query.Set("fieldSelector", sliceSelector(half, n.config.Name))
-		return n.versions.get(ctx, "resourceslices", query)
-	}
 	f.fill = func() (func(json.RawMessage), func(time.Time)) { return n.slices.fill(half) }
 	f.update = func(object json.RawMessage, gone bool) { n.slices.update(half, object, gone) }
 	return f
@@ -249,11 +243,7 @@ func (n *Node) sliceFeed(half int) *feed {
 // podFeed returns a feed of the pods that a field selector selects, into a sink.
 func (n *Node) podFeed(sink podresources.PodSink, selector string) *feed {
 	pods := &podFeed{sink: sink, selection: &n.config.Selection, reject: n.rejecter(SourcePods)}
-	f := n.newFeed()
-	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
-		query.Set("fieldSelector", selector)
-		return n.config.API.Get(ctx, podsPath, query)
-	}
+	f := n.newFeed(n.config.API.Get, podsPath, selector)
 	f.fill, f.update = pods.fill, pods.update
 	return f
 }

@@ -3,9 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -247,10 +245,7 @@ func (s *taintRuleSet) all() []inventory.TaintRule {
 
 // taintRuleFeed returns the feed of the rules.
 func (n *Node) taintRuleFeed() *feed {
-	f := n.newFeed()
-	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
-		return n.taintVersions.get(ctx, "devicetaintrules", query)
-	}
+	f := n.newFeed(n.taintVersions.get, "devicetaintrules", "")
 	f.fill, f.update = n.taintRules.fill, n.taintRules.update
 	return f
 }
