@@ -38,6 +38,15 @@ const (
 	slicePageSize = 10
 )
 
+// sink receives the objects of a feed. It must not keep their JSON.
+type sink interface {
+	// fill begins a new set of all objects: add receives each object; done replaces the previous set,
+	// unless the request fails before. The set is valid as of asked.
+	fill() (add func(object json.RawMessage), done func(asked time.Time))
+	// update receives an object that was added, changed or, if gone, deleted.
+	update(object json.RawMessage, gone bool)
+}
+
 // feed follows the objects of one resource by client-go's Reflector: it streams all of them (or
 // lists them, if the API server does not know that) and then watches them. After a failure it
 // retries with a growing delay; until then the objects of the last successful request stay in use.
@@ -46,11 +55,7 @@ type feed struct {
 	get      getter
 	path     string
 	selector string // of fields
-	// fill begins a new set of all objects: add receives each object, and must not keep it; done
-	// replaces the previous set, unless the request fails before. The set is valid as of asked.
-	fill func() (add func(object json.RawMessage), done func(asked time.Time))
-	// update receives an object that was added, changed or, if gone, deleted.
-	update func(object json.RawMessage, gone bool)
+	sink     sink
 	// report receives the outcome of requests: nil when a watch follows a complete set of objects.
 	report func(took time.Duration, err error)
 	jitter func() float64
@@ -90,7 +95,7 @@ func (f *feed) run(ctx context.Context) {
 // begin begins a new set.
 func (f *feed) begin(streaming bool) {
 	f.asked, f.streaming = time.Now(), streaming
-	f.add, f.done = f.fill()
+	f.add, f.done = f.sink.fill()
 }
 
 // list gets a page of the objects. A consistent one is asked for, whatever the Reflector would
@@ -228,13 +233,13 @@ func (f *feed) Add(o any) error { return f.Update(o) }
 
 // Update implements [cache.ReflectorStore].
 func (f *feed) Update(o any) error {
-	f.update(o.(*watched).raw, false)
+	f.sink.update(o.(*watched).raw, false)
 	return nil
 }
 
 // Delete implements [cache.ReflectorStore].
 func (f *feed) Delete(o any) error {
-	f.update(o.(*watched).raw, true)
+	f.sink.update(o.(*watched).raw, true)
 	return nil
 }
 

@@ -3,14 +3,12 @@ package kube
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
@@ -77,7 +75,7 @@ type Node struct {
 	slices   *sliceSet
 	reader   *reader
 
-	taintRules    taintRuleSet
+	taintRules    *objectSet[*taintRules]
 	taintVersions *versions
 }
 
@@ -86,10 +84,10 @@ func NewNode(config Config) *Node {
 	n := &Node{
 		config:        config,
 		versions:      &versions{api: config.API, list: resourceVersions()},
-		slices:        newSliceSet(config.Name, cmp.Or(config.SliceBytes, MaxSliceBytes)),
 		taintVersions: &versions{api: config.API, list: taintRuleVersions()},
 	}
-	n.slices.reject, n.taintRules.reject = n.rejecter(SourceSlices), n.rejecter(SourceTaintRules)
+	n.slices = newSliceSet(config.Name, cmp.Or(config.SliceBytes, MaxSliceBytes), n.rejecter(SourceSlices))
+	n.taintRules = newTaintRuleSet(n.rejecter(SourceTaintRules))
 	n.reader = newReader(&n.config, n.versions, n.reporter(SourceClaims))
 	return n
 }
@@ -132,9 +130,6 @@ func (n *Node) Pending(claim podresources.Claim) bool { return n.reader.pending(
 // Inventory returns the devices that slices offer to the node, and false if the slices have not
 // been listed yet. It is immutable.
 func (n *Node) Inventory() (driver.Inventory, bool) { return n.slices.inventory() }
-
-// TaintRules returns the valid DeviceTaintRules of the cluster, sorted by name.
-func (n *Node) TaintRules() []inventory.TaintRule { return n.taintRules.all() }
 
 // Finding is the result of [Node.Check] for a source.
 type Finding struct {
@@ -228,24 +223,20 @@ func (n *Node) followOptional(ctx context.Context, source string, newFeed func()
 	}
 }
 
-func (n *Node) newFeed(get getter, path, selector string) *feed {
-	return &feed{get: get, path: path, selector: selector, jitter: n.config.Jitter, limit: pageSize}
+func (n *Node) newFeed(get getter, path, selector string, sink sink) *feed {
+	return &feed{get: get, path: path, selector: selector, sink: sink, jitter: n.config.Jitter, limit: pageSize}
 }
 
 func (n *Node) sliceFeed(half int) *feed {
-	f := n.newFeed(n.versions.get, "resourceslices", sliceSelector(half, n.config.Name))
+	f := n.newFeed(n.versions.get, "resourceslices", sliceSelector(half, n.config.Name), n.slices.halves[half])
 	f.limit = slicePageSize
-	f.fill = func() (func(json.RawMessage), func(time.Time)) { return n.slices.fill(half) }
-	f.update = func(object json.RawMessage, gone bool) { n.slices.update(half, object, gone) }
 	return f
 }
 
 // podFeed returns a feed of the pods that a field selector selects, into a sink.
-func (n *Node) podFeed(sink podresources.PodSink, selector string) *feed {
-	pods := &podFeed{sink: sink, selection: &n.config.Selection, reject: n.rejecter(SourcePods)}
-	f := n.newFeed(n.config.API.Get, podsPath, selector)
-	f.fill, f.update = pods.fill, pods.update
-	return f
+func (n *Node) podFeed(pods podresources.PodSink, selector string) *feed {
+	return n.newFeed(n.config.API.Get, podsPath, selector,
+		&podFeed{sink: pods, selection: &n.config.Selection, reject: n.rejecter(SourcePods)})
 }
 
 // The waiting times of requests to the API server. All are less up to a quarter or a half at
