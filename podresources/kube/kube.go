@@ -235,8 +235,9 @@ func (n *Node) sliceFeed(half int) *feed {
 
 // podFeed returns a feed of the pods that a field selector selects, into a sink.
 func (n *Node) podFeed(pods podresources.PodSink, selector string) *feed {
-	return n.newFeed(n.config.API.Get, podsPath, selector,
-		&podFeed{sink: pods, selection: &n.config.Selection, reject: n.rejecter(SourcePods)})
+	return n.newFeed(n.config.API.Get, podsPath, selector, podFeed{podresources.PodReader{
+		Sink: pods, Selection: &n.config.Selection, Reject: n.rejecter(SourcePods), Now: time.Now,
+	}})
 }
 
 // The waiting times of requests to the API server. All are less up to a quarter or a half at
