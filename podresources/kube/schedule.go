@@ -133,7 +133,7 @@ func (r *reader) add(o object, w holders.WantedClaim, at, now time.Time) {
 	case s.changed:
 		r.readBy(s, s.last.Add(firstRefresh), now)
 	}
-	if disputed && s.Disagrees {
+	if disputed && s.Disagrees && !s.reading {
 		r.readBy(s, s.last.Add(s.delays.Step()), now)
 	}
 }
@@ -233,8 +233,9 @@ func (r *reader) begin(s *scheduled) bool {
 
 // admit waits until a request may begin.
 func (r *reader) admit(ctx context.Context) error {
-	if err := r.budget.Wait(ctx); err != nil {
-		return err
+	if r.budget.Wait(ctx) != nil {
+		<-ctx.Done() // no request can begin before
+		return ctx.Err()
 	}
 	for {
 		r.mu.Lock()
