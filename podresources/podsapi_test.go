@@ -36,7 +36,9 @@ var _ podresources.PodSink = (*podsTest)(nil)
 func newPodsTest(t *testing.T) *podsTest {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "pods.sock")
-	p := &podsTest{Pods: must.Get(podresourcestest.ServePods(socket))(t), calls: make(chan string, 100), rejected: driver.Rejections{}}
+	p := &podsTest{
+		Pods: must.Get(podresourcestest.ServePods(socket))(t), calls: make(chan string, 100), rejected: driver.Rejections{},
+	}
 	t.Cleanup(p.Stop)
 	selection := podresources.Selection{PodLabels: []podresources.Chosen{{Key: "app", Name: "label_app"}}}
 	// The clock advances by a second at each call.

@@ -207,7 +207,8 @@ func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Int
 		e.add = f.add
 	}
 	e.decoder = json.NewDecoder(e.limit)
-	return watch.NewStreamWatcher(e, apierrors.NewClientErrorReporter(http.StatusInternalServerError, "GET", "decode")), nil
+	reporter := apierrors.NewClientErrorReporter(http.StatusInternalServerError, "GET", "decode")
+	return watch.NewStreamWatcher(e, reporter), nil
 }
 
 // fail reports the error of a request, unless it was canceled, and returns it with its reason.
