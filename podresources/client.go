@@ -179,17 +179,20 @@ const (
 type PodsClient struct {
 	conn      *grpc.ClientConn
 	selection Selection
+	reject    func(driver.Rejections)
 	now       func() time.Time
 }
 
 // NewPodsClient returns a client of the service on that unix socket. It does not connect before the
-// first call.
-func NewPodsClient(socket string, selection Selection, now func() time.Time) (*PodsClient, error) {
+// first call. reject receives the pods that are left out.
+func NewPodsClient(
+	socket string, selection Selection, reject func(driver.Rejections), now func() time.Time,
+) (*PodsClient, error) {
 	conn, err := connect(socket, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPodEvent)))
 	if err != nil {
 		return nil, err
 	}
-	return &PodsClient{conn: conn, selection: selection, now: now}, nil
+	return &PodsClient{conn: conn, selection: selection, reject: reject, now: now}, nil
 }
 
 // Close ends the connection and all calls.
@@ -207,6 +210,56 @@ type PodSink interface {
 	PodDeleted(uid string, at time.Time)
 }
 
+// PodReader gives a sink the facts of the pods in a list and of their changes. What is left out is
+// counted: pods that could not be decoded or have no valid name, and those of a list beyond MaxPods.
+type PodReader struct {
+	Sink      PodSink
+	Selection *Selection
+	Local     bool // the pods are the kubelet's own
+	Reject    func(driver.Rejections)
+	Now       func() time.Time
+
+	listed []PodFacts
+}
+
+// facts returns the facts of a pod, of which err is the error of decoding it.
+func (r *PodReader) facts(pod *corev1.Pod, err error) (PodFacts, bool) {
+	_, facts, ok := NewPodFacts(pod, r.Selection)
+	if ok = ok && err == nil; !ok {
+		r.Reject(driver.Rejections{driver.ReasonMalformedPod: 1})
+	}
+	facts.Local = r.Local
+	return facts, ok
+}
+
+// List adds a pod to the list.
+func (r *PodReader) List(pod *corev1.Pod, err error) {
+	switch facts, ok := r.facts(pod, err); {
+	case !ok:
+	case len(r.listed) == MaxPods:
+		r.Reject(driver.Rejections{driver.ReasonTooMany: 1})
+	default:
+		r.listed = append(r.listed, facts)
+	}
+}
+
+// Listed gives the sink the list, which was requested at a time. The next one begins without pods.
+func (r *PodReader) Listed(asked time.Time) {
+	r.Sink.PodsListed(r.listed, r.Local, asked)
+	r.listed = nil
+}
+
+// Change gives the sink a pod that has changed now or, if gone, was deleted.
+func (r *PodReader) Change(pod *corev1.Pod, err error, gone bool) {
+	switch facts, ok := r.facts(pod, err); {
+	case !ok:
+	case gone:
+		r.Sink.PodDeleted(facts.UID, r.Now())
+	default:
+		r.Sink.PodChanged(facts, r.Now())
+	}
+}
+
 // Follow gives the sink the pods and their changes until ctx ends or the kubelet ends the watch;
 // the error is the reason. nil means that a new watch is due. synced is called when the sink has
 // all pods.
@@ -218,7 +271,8 @@ func (c *PodsClient) Follow(ctx context.Context, sink PodSink, synced func()) er
 	if err != nil {
 		return podsError(err)
 	}
-	listing, listed := true, []PodFacts(nil)
+	reader := PodReader{Sink: sink, Selection: &c.selection, Local: true, Reject: c.reject, Now: c.now}
+	listing := true
 	for {
 		event, err := stream.Recv()
 		if err != nil {
@@ -228,27 +282,16 @@ func (c *PodsClient) Follow(ctx context.Context, sink PodSink, synced func()) er
 			return podsError(err)
 		}
 		if event.GetType() == podsv1alpha1.EventType_INITIAL_SYNC_COMPLETE {
-			sink.PodsListed(listed, true, asked)
-			listing, listed = false, nil
+			reader.Listed(asked)
+			listing = false
 			synced()
 			continue
 		}
 		var pod corev1.Pod
-		if pod.Unmarshal(event.GetPod()) != nil {
-			continue // only that pod is affected
-		}
-		_, facts, ok := NewPodFacts(&pod, &c.selection)
-		facts.Local = true
-		switch {
-		case !ok:
-		case listing:
-			if len(listed) < MaxPods {
-				listed = append(listed, facts)
-			}
-		case event.GetType() == podsv1alpha1.EventType_DELETED:
-			sink.PodDeleted(facts.UID, c.now())
-		default:
-			sink.PodChanged(facts, c.now())
+		if err := pod.Unmarshal(event.GetPod()); listing {
+			reader.List(&pod, err)
+		} else {
+			reader.Change(&pod, err, event.GetType() == podsv1alpha1.EventType_DELETED)
 		}
 	}
 }

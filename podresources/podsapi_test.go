@@ -27,6 +27,8 @@ type podsTest struct {
 	client *podresources.PodsClient
 	calls  chan string
 	ticks  atomic.Int64
+
+	rejected driver.Rejections
 }
 
 var _ podresources.PodSink = (*podsTest)(nil)
@@ -34,12 +36,14 @@ var _ podresources.PodSink = (*podsTest)(nil)
 func newPodsTest(t *testing.T) *podsTest {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "pods.sock")
-	p := &podsTest{Pods: must.Get(podresourcestest.ServePods(socket))(t), calls: make(chan string, 100)}
+	p := &podsTest{
+		Pods: must.Get(podresourcestest.ServePods(socket))(t), calls: make(chan string, 100), rejected: driver.Rejections{},
+	}
 	t.Cleanup(p.Stop)
 	selection := podresources.Selection{PodLabels: []podresources.Chosen{{Key: "app", Name: "label_app"}}}
 	// The clock advances by a second at each call.
 	now := func() time.Time { return time.Unix(p.ticks.Add(1), 0) }
-	p.client = must.Get(podresources.NewPodsClient(socket, selection, now))(t)
+	p.client = must.Get(podresources.NewPodsClient(socket, selection, p.rejected.AddAll, now))(t)
 	t.Cleanup(func() { _ = p.client.Close() })
 	return p
 }
@@ -116,6 +120,19 @@ func TestPodsFollowed(t *testing.T) {
 	p.Remove("2")
 	p.expect(t, "2: 2 has 0 running, final false", "3: 2 has 1 running, final false", "4: 2 has 0 running, final true",
 		"5: 2 deleted")
+	expect.Equal(t, "rejected", driver.Rejections{driver.ReasonMalformedPod: 1}, p.rejected)
+}
+
+// The pods of a list beyond the bound are counted.
+func TestTooManyPods(t *testing.T) {
+	p := newPodsTest(t)
+	reader := podresources.PodReader{Sink: p, Selection: &podresources.Selection{}, Reject: p.rejected.AddAll}
+	for i := range podresources.MaxPods + 2 {
+		reader.List(podObject(fmt.Sprint("pod-", i), fmt.Sprint(i), corev1.PodRunning, true), nil)
+	}
+	reader.Listed(time.Time{})
+	expect.Is(t, strings.Count(<-p.calls, "local false, "), podresources.MaxPods, "pods are listed")
+	expect.Equal(t, "rejected", driver.Rejections{driver.ReasonTooMany: 2}, p.rejected)
 }
 
 // The end of a watch does not change the pods, and the next watch begins with a list again. While

@@ -164,7 +164,8 @@ func New(c Config) (*Node, error) {
 		sysfs: c.Sysfs, cdi: n.cdi, reader: driver.NewReader[[]int]("read which CPUs are where", n.reading("cpus")),
 	}
 	n.paths = driver.NewReader[map[string]driver.PCIPath]("read where PCI devices are", n.reading("pci"))
-	if n.podsAPI, err = podresources.NewPodsClient(c.PodsSocket, c.Selection, time.Now); err != nil {
+	rejectPods := func(rejected driver.Rejections) { n.metrics.Reject(rejected.Of(kube.SourcePods)...) }
+	if n.podsAPI, err = podresources.NewPodsClient(c.PodsSocket, c.Selection, rejectPods, time.Now); err != nil {
 		n.Close()
 		return nil, &ConfigError{"PodsSocket", err}
 	}

@@ -212,11 +212,7 @@ func addStatuses(results []podresources.ClaimResult, statuses []resourcev1.Alloc
 }
 
 // podFeed gives a sink the pods of lists and watches.
-type podFeed struct {
-	sink      podresources.PodSink
-	selection *podresources.Selection
-	reject    func(driver.Rejections)
-}
+type podFeed struct{ podresources.PodReader }
 
 const podsPath = "/api/v1/pods"
 
@@ -227,38 +223,20 @@ func podPath(namespace, name string) string {
 
 func podSelector(node string) string { return "spec.nodeName=" + node }
 
-func (p *podFeed) fill() (add func(json.RawMessage), done func(asked time.Time)) {
-	var pods []podresources.PodFacts
-	add = func(raw json.RawMessage) {
-		if facts, ok := p.parse(raw); ok && len(pods) < podresources.MaxPods {
-			pods = append(pods, facts)
-		}
-	}
-	return add, func(asked time.Time) { p.sink.PodsListed(pods, false, asked) }
+func (p podFeed) fill() (add func(json.RawMessage), done func(asked time.Time)) {
+	reader := p.PodReader // with a list of its own
+	return func(raw json.RawMessage) { reader.List(decodePod(raw)) }, reader.Listed
 }
 
-func (p *podFeed) update(object json.RawMessage, gone bool) {
-	facts, ok := p.parse(object)
-	switch {
-	case !ok:
-	case gone:
-		p.sink.PodDeleted(facts.UID, time.Now())
-	default:
-		p.sink.PodChanged(facts, time.Now())
-	}
+func (p podFeed) update(raw json.RawMessage, gone bool) {
+	pod, err := decodePod(raw)
+	p.Change(pod, err, gone)
 }
 
-func (p *podFeed) parse(raw json.RawMessage) (podresources.PodFacts, bool) {
+func decodePod(raw json.RawMessage) (*corev1.Pod, error) {
 	var pod corev1.Pod
-	if json.Unmarshal(raw, &pod) != nil {
-		p.reject(driver.Rejections{driver.ReasonMalformedPod: 1})
-		return podresources.PodFacts{}, false
-	}
-	_, facts, ok := podresources.NewPodFacts(&pod, p.selection)
-	if !ok {
-		p.reject(driver.Rejections{driver.ReasonMalformedPod: 1})
-	}
-	return facts, ok
+	err := json.Unmarshal(raw, &pod)
+	return &pod, err
 }
 
 // SourceNominated is the source of the pods that wait to be bound to the node.

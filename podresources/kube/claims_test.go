@@ -378,15 +378,18 @@ func FuzzPod(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var reasons []driver.Reason
-		feed := podFeed{
-			selection: selection,
-			reject:    func(r driver.Rejections) { reasons = slices.AppendSeq(reasons, maps.Keys(r)) },
-		}
-		facts, ok := feed.parse(data)
+		sink := newBook()
+		feed := podFeed{podresources.PodReader{
+			Sink: sink, Selection: selection,
+			Reject: func(r driver.Rejections) { reasons = slices.AppendSeq(reasons, maps.Keys(r)) }, Now: time.Now,
+		}}
+		feed.update(data, false)
+		ok := len(sink.pods) == 1
 		must.That(t, ok == (len(reasons) == 0) && len(reasons) <= 1, "used: %v, rejected for %q", ok, reasons)
 		if !ok {
 			return
 		}
+		facts := slices.Collect(maps.Values(sink.pods))[0]
 		texts := append([]string{facts.Pod.Namespace, facts.Pod.Name, facts.UID}, facts.Meta.Labels...)
 		for i, text := range append(texts, facts.Meta.OwnerKind, facts.Meta.OwnerName) {
 			must.That(t, (i >= 3 || text != "") && len(text) <= 512 && utf8.ValidString(text), "text %q of %q", text, texts)

@@ -11,7 +11,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -25,7 +25,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // ErrNoCluster is returned if there is neither a kubeconfig nor a service account's token: the
@@ -109,35 +108,32 @@ func (c *Client) Host() string { return c.host }
 
 // Get implements [API]. It does not retry, not even if the server says when to; callers do.
 func (c *Client) Get(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
-	request := c.rest.Get().AbsPath(path).MaxRetries(0)
+	request := c.rest.Get()
 	for name, values := range query {
 		for _, value := range values {
 			request.Param(name, value)
 		}
 	}
-	body, err := request.Stream(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", path, err)
-	}
-	return body, nil
+	return open(ctx, request, "get", path)
 }
 
 // Post opens the response to a POST of a JSON object to path. Errors, which have a method Reason
 // for a label, and closing are as for Get.
 func (c *Client) Post(ctx context.Context, path string, object []byte) (io.ReadCloser, error) {
-	body, err := c.rest.Post().AbsPath(path).MaxRetries(0).Body(object).Stream(ctx)
-	if err != nil {
-		return nil, withReason(fmt.Errorf("post %s: %w", path, err))
-	}
-	return body, nil
+	return open(ctx, c.rest.Post().Body(object), "post", path)
 }
 
 // Patch opens the response to a JSON merge patch (RFC 7386) of the object at path. Errors and
 // closing are as for Post.
 func (c *Client) Patch(ctx context.Context, path string, patch []byte) (io.ReadCloser, error) {
-	body, err := c.rest.Patch(types.MergePatchType).AbsPath(path).MaxRetries(0).Body(patch).Stream(ctx)
+	return open(ctx, c.rest.Patch(types.MergePatchType).Body(patch), "patch", path)
+}
+
+// open sends a request for path.
+func open(ctx context.Context, request *rest.Request, verb, path string) (io.ReadCloser, error) {
+	body, err := request.AbsPath(path).MaxRetries(0).Stream(ctx)
 	if err != nil {
-		return nil, withReason(fmt.Errorf("patch %s: %w", path, err))
+		return nil, withReason(fmt.Errorf("%s %s: %w", verb, path, err))
 	}
 	return body, nil
 }
@@ -219,71 +215,42 @@ func isPermanent(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || errors.Is(err, errNotServed)
 }
 
-// page is one page of a list.
-type page struct {
-	Metadata metav1.ListMeta   `json:"metadata"`
-	Items    []json.RawMessage `json:"items"`
-}
+// getter opens the response to a GET with a query. [API.Get] is one.
+type getter func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error)
 
-// decodePage decodes a page of at most limit bytes.
-func decodePage(body io.Reader, limit int) (*page, error) {
-	var p page
-	if err := decodeJSON(body, limit, &p); err != nil {
-		return nil, err
-	}
-	if p.Metadata.ResourceVersion == "" {
-		return nil, fmt.Errorf("%w: not a list", errMalformed)
-	}
-	return &p, nil
-}
-
-// limitedReader fails with errTooLarge after the remaining bytes.
-type limitedReader struct {
-	r    io.Reader
-	left int
-}
-
-func limited(r io.Reader, n int) *limitedReader { return &limitedReader{r: r, left: n} }
-
-func (l *limitedReader) Read(p []byte) (int, error) {
-	if l.left <= 0 {
-		return 0, errTooLarge
-	}
-	n, err := l.r.Read(p[:min(len(p), l.left)])
-	l.left -= n
-	return n, err
-}
-
-// fetch decodes the answer that get opens, of at most limit bytes. Errors have a reason.
-func fetch(
-	ctx context.Context, limit int, into any, get func(context.Context) (io.ReadCloser, error),
-) error {
+// fetch decodes an answer of at most so many bytes. Errors have a reason.
+func fetch(ctx context.Context, get getter, path string, query url.Values, most int64, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	body, err := get(ctx)
+	body, err := get(ctx, path, query)
 	if err != nil {
 		return withReason(err)
 	}
 	defer body.Close()
-	return withReason(decodeJSON(body, limit, into))
+	return withReason(decodeJSON(body, most, into))
 }
 
-// decodeJSON decodes an answer of at most limit bytes.
-func decodeJSON(body io.Reader, limit int, into any) error {
-	if err := json.NewDecoder(limited(body, limit)).Decode(into); err != nil {
-		return answerError(err)
-	}
-	return nil
+// decodeJSON decodes an answer of at most so many bytes.
+func decodeJSON(body io.Reader, most int64, into any) error {
+	limit := &io.LimitedReader{R: body, N: most}
+	return answerError(json.NewDecoder(limit).Decode(into), limit)
 }
 
-// answerError distinguishes malformed answers from those that could not be read.
-func answerError(err error) error {
+// answerError distinguishes answers that are malformed or too large from those that could not be
+// read.
+func answerError(err error, limit *io.LimitedReader) error {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
-	if errors.As(err, &syntax) || errors.As(err, &kind) {
+	switch {
+	case err == nil:
+		return nil
+	case limit.N <= 0:
+		return errTooLarge
+	case errors.As(err, &syntax), errors.As(err, &kind):
 		return fmt.Errorf("%w: %w", errMalformed, err)
+	default:
+		return fmt.Errorf("read answer: %w", err)
 	}
-	return fmt.Errorf("read answer: %w", err)
 }
 
 const resourceGroup = "/apis/resource.k8s.io"
@@ -299,10 +266,8 @@ func resourceVersions() []string {
 // by trying them, until that is served no more. It is safe for concurrent use.
 type versions struct {
 	api  API
-	list []string // best first
-
-	mu   sync.Mutex
-	used string // "": not known yet
+	list []string     // best first
+	used atomic.Value // a string, "" or nil: not known yet
 }
 
 // get opens the response to a GET of a resource (resourceslices, or
@@ -315,33 +280,25 @@ func (v *versions) get(ctx context.Context, resource string, query url.Values) (
 	for _, version := range try {
 		body, err = v.api.Get(ctx, resourceGroup+"/"+version+"/"+resource, query)
 		if err == nil {
-			v.set(version)
+			v.used.Store(version)
 		}
 		if !isPathMissing(err) {
 			return body, err
 		}
 	}
-	v.set("")
+	v.used.Store("")
 	return nil, fmt.Errorf("%w: %w", errNotServed, err)
-}
-
-func (v *versions) set(version string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.used = version
 }
 
 // known returns the version in use.
 func (v *versions) known() string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.used
+	used, _ := v.used.Load().(string)
+	return used
 }
 
-// claim opens the response to a GET of a claim.
-func (v *versions) claim(ctx context.Context, claim podresources.Claim) (io.ReadCloser, error) {
-	path := "namespaces/" + url.PathEscape(claim.Namespace) + "/resourceclaims/" + url.PathEscape(claim.Name)
-	return v.get(ctx, path, nil)
+// claimPath returns the path of a claim within a version.
+func claimPath(namespace, name string) string {
+	return "namespaces/" + url.PathEscape(namespace) + "/resourceclaims/" + url.PathEscape(name)
 }
 
 // Bounds of what a [Finder] reads for one answer.
@@ -367,9 +324,7 @@ func NewFinder(api API) *Finder {
 // else those of the pods for which it is reserved.
 func (f *Finder) ClaimNodes(ctx context.Context, namespace, name string) ([]string, error) {
 	var claim claimObject
-	if found, err := f.get(ctx, &claim, func(ctx context.Context) (io.ReadCloser, error) {
-		return f.versions.claim(ctx, podresources.Claim{Namespace: namespace, Name: name})
-	}); err != nil || !found {
+	if found, err := f.get(ctx, f.versions.get, claimPath(namespace, name), &claim); err != nil || !found {
 		return nil, err
 	}
 	if allocation := claim.Status.Allocation; allocation != nil {
@@ -411,9 +366,7 @@ func selectedNode(s *corev1.NodeSelector) string {
 // PodNode returns the node that a pod is bound to, "" for none.
 func (f *Finder) PodNode(ctx context.Context, namespace, name string) (string, error) {
 	var pod corev1.Pod
-	_, err := f.get(ctx, &pod, func(ctx context.Context) (io.ReadCloser, error) {
-		return f.api.Get(ctx, podPath(namespace, name), nil)
-	})
+	_, err := f.get(ctx, f.api.Get, podPath(namespace, name), &pod)
 	return pod.Spec.NodeName, err
 }
 
@@ -424,9 +377,7 @@ func (f *Finder) Exporters(ctx context.Context, namespace, service, port string)
 	path := "/apis/discovery.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/endpointslices"
 	query := url.Values{"labelSelector": {discoveryv1.LabelServiceName + "=" + service}, "resourceVersion": {"0"}}
 	var list discoveryv1.EndpointSliceList
-	if err := fetch(ctx, maxFound, &list, func(ctx context.Context) (io.ReadCloser, error) {
-		return f.api.Get(ctx, path, query)
-	}); err != nil {
+	if err := fetch(ctx, f.api.Get, path, query, maxFound, &list); err != nil {
 		return nil, err
 	}
 	out, ending := map[string]string{}, map[string]bool{}
@@ -457,8 +408,8 @@ func (f *Finder) Exporters(ctx context.Context, namespace, service, port string)
 }
 
 // get decodes an object, and reports whether it exists.
-func (f *Finder) get(ctx context.Context, into any, get func(context.Context) (io.ReadCloser, error)) (bool, error) {
-	err := fetch(ctx, maxObjectSize, into, get)
+func (f *Finder) get(ctx context.Context, get getter, path string, into any) (bool, error) {
+	err := fetch(ctx, get, path, nil, maxObjectSize, into)
 	if apierrors.IsNotFound(err) && !isPathMissing(err) {
 		return false, nil
 	}

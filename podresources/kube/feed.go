@@ -6,16 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"net/http"
 	"net/url"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -36,18 +38,24 @@ const (
 	slicePageSize = 10
 )
 
+// sink receives the objects of a feed. It must not keep their JSON.
+type sink interface {
+	// fill begins a new set of all objects: add receives each object; done replaces the previous set,
+	// unless the request fails before. The set is valid as of asked.
+	fill() (add func(object json.RawMessage), done func(asked time.Time))
+	// update receives an object that was added, changed or, if gone, deleted.
+	update(object json.RawMessage, gone bool)
+}
+
 // feed follows the objects of one resource by client-go's Reflector: it streams all of them (or
 // lists them, if the API server does not know that) and then watches them. After a failure it
 // retries with a growing delay; until then the objects of the last successful request stay in use.
 // No object is kept by client-go.
 type feed struct {
-	// get opens the response to a GET with a query.
-	get func(ctx context.Context, query url.Values) (io.ReadCloser, error)
-	// fill begins a new set of all objects: add receives each object, and must not keep it; done
-	// replaces the previous set, unless the request fails before. The set is valid as of asked.
-	fill func() (add func(object json.RawMessage), done func(asked time.Time))
-	// update receives an object that was added, changed or, if gone, deleted.
-	update func(object json.RawMessage, gone bool)
+	get      getter
+	path     string
+	selector string // of fields
+	sink     sink
 	// report receives the outcome of requests: nil when a watch follows a complete set of objects.
 	report func(took time.Duration, err error)
 	jitter func() float64
@@ -87,7 +95,7 @@ func (f *feed) run(ctx context.Context) {
 // begin begins a new set.
 func (f *feed) begin(streaming bool) {
 	f.asked, f.streaming = time.Now(), streaming
-	f.add, f.done = f.fill()
+	f.add, f.done = f.sink.fill()
 }
 
 // list gets a page of the objects. A consistent one is asked for, whatever the Reflector would
@@ -101,7 +109,7 @@ func (f *feed) list(ctx context.Context, options metav1.ListOptions) (runtime.Ob
 		f.begin(false)
 	}
 	begun := time.Now()
-	query := url.Values{}
+	query := f.query()
 	if options.Limit > 0 {
 		query.Set("limit", strconv.FormatInt(options.Limit, 10))
 	}
@@ -118,26 +126,40 @@ func (f *feed) list(ctx context.Context, options metav1.ListOptions) (runtime.Ob
 func (f *feed) page(ctx context.Context, query url.Values) (*metav1.List, error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
-	body, err := f.get(ctx, query)
+	body, err := f.get(ctx, f.path, query)
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
-	page, err := decodePage(body, maxList)
-	if err != nil {
+	var page metav1.List
+	if err := decodeJSON(body, maxList, &page); err != nil {
 		return nil, err
 	}
-	for _, raw := range page.Items {
-		f.add(raw)
+	if page.ResourceVersion == "" {
+		return nil, fmt.Errorf("%w: not a list", errMalformed)
 	}
-	return &metav1.List{ListMeta: page.Metadata}, nil // without the objects, which Replace does not need
+	for i := range page.Items {
+		f.add(page.Items[i].Raw)
+	}
+	page.Items = nil // Replace does not need them
+	return &page, nil
+}
+
+// query returns the query of all requests.
+func (f *feed) query() url.Values {
+	if f.selector == "" {
+		return url.Values{}
+	}
+	return url.Values{"fieldSelector": {f.selector}}
 }
 
 // watch opens a watch, which begins with all objects if the options say so. Such a one is asked for
 // as of now, like a list.
 func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	begun := time.Now()
-	query := url.Values{"watch": {"true"}, "allowWatchBookmarks": {"true"}}
+	query := f.query()
+	query.Set("watch", "true")
+	query.Set("allowWatchBookmarks", "true")
 	first := options.SendInitialEvents != nil && *options.SendInitialEvents
 	if first {
 		f.begin(true)
@@ -151,7 +173,7 @@ func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Int
 
 	opened, cancel := context.WithCancelCause(ctx)
 	watchdog := time.AfterFunc(pageTimeout, func() { cancel(context.DeadlineExceeded) }) // until it is open
-	body, err := f.get(opened, query)
+	body, err := f.get(opened, f.path, query)
 	if err != nil {
 		if cause := context.Cause(opened); cause != nil {
 			err = fmt.Errorf("%w: %w", cause, err)
@@ -174,7 +196,7 @@ func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Int
 	if !first {
 		f.report(time.Since(begun), nil)
 	}
-	e := &events{body: body, limit: limited(body, maxEvent), fail: func(err error) {
+	e := &events{body: body, limit: &io.LimitedReader{R: body}, fail: func(err error) {
 		_ = f.fail(opened, begun, fmt.Errorf("watch: %w", err))
 	}}
 	e.stop = func() {
@@ -185,7 +207,8 @@ func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Int
 		e.add = f.add
 	}
 	e.decoder = json.NewDecoder(e.limit)
-	return watch.NewStreamWatcher(e, e), nil
+	reporter := apierrors.NewClientErrorReporter(http.StatusInternalServerError, "GET", "decode")
+	return watch.NewStreamWatcher(e, reporter), nil
 }
 
 // fail reports the error of a request, unless it was canceled, and returns it with its reason.
@@ -211,13 +234,13 @@ func (f *feed) Add(o any) error { return f.Update(o) }
 
 // Update implements [cache.ReflectorStore].
 func (f *feed) Update(o any) error {
-	f.update(o.(*watched).raw, false)
+	f.sink.update(o.(*watched).raw, false)
 	return nil
 }
 
 // Delete implements [cache.ReflectorStore].
 func (f *feed) Delete(o any) error {
-	f.update(o.(*watched).raw, true)
+	f.sink.update(o.(*watched).raw, true)
 	return nil
 }
 
@@ -230,73 +253,48 @@ type watched struct {
 	raw json.RawMessage // nil: it was added to the set that is being filled
 }
 
-func newWatched(raw json.RawMessage) (*watched, error) {
-	o := &watched{raw: raw}
-	err := json.Unmarshal(raw, &o.PartialObjectMetadata)
-	return o, err
-}
-
 // events decodes the events of a watch.
 type events struct {
 	body    io.ReadCloser
-	limit   *limitedReader
+	limit   *io.LimitedReader
 	decoder *json.Decoder
 	add     func(json.RawMessage) // receives the objects that there are when the watch begins; nil: they are over
 	fail    func(error)
 	stop    func()
 }
 
-var (
-	_ watch.Decoder  = (*events)(nil)
-	_ watch.Reporter = (*events)(nil)
-)
-
 // Decode implements [watch.Decoder].
 func (e *events) Decode() (watch.EventType, runtime.Object, error) {
-	e.limit.left = maxEvent
+	e.limit.N = maxEvent
 	var event metav1.WatchEvent
-	if err := e.decoder.Decode(&event); err != nil {
-		return e.end(answerError(err))
+	err := e.decoder.Decode(&event)
+	if e.limit.N > 0 && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) {
+		return "", nil, io.EOF // the watch just ends
 	}
-	raw := event.Object.Raw
-	if event.Type == string(watch.Error) {
+	o := &watched{raw: event.Object.Raw}
+	if err == nil {
+		err = json.Unmarshal(o.raw, &o.PartialObjectMetadata)
+	}
+	if err != nil {
+		err = answerError(err, e.limit)
+		e.fail(err)
+		return "", nil, err
+	}
+	switch kind := watch.EventType(event.Type); {
+	case kind == watch.Error:
 		var status metav1.Status
-		_ = json.Unmarshal(raw, &status) // one without a reason ends the watch too
+		_ = json.Unmarshal(o.raw, &status) // one without a reason ends the watch too
 		if err := apierrors.FromObject(&status); !isExpired(err) {
 			e.fail(fmt.Errorf("the server ended it: %w", err))
 		}
-		return watch.Error, &status, nil
-	}
-	o, err := newWatched(raw)
-	if err != nil {
-		return e.end(fmt.Errorf("%w: %w", errMalformed, err))
-	}
-	if e.add != nil {
-		switch {
-		case event.Type != string(watch.Bookmark):
-			e.add(raw)
-			o.raw, o.Annotations = nil, nil
-		case o.Annotations[metav1.InitialEventsAnnotationKey] == "true":
-			e.add = nil
-		}
+		return kind, &status, nil
+	case e.add != nil && kind != watch.Bookmark:
+		e.add(o.raw)
+		o.raw, o.Annotations = nil, nil
+	case o.Annotations[metav1.InitialEventsAnnotationKey] == "true":
+		e.add = nil
 	}
 	return watch.EventType(event.Type), o, nil
-}
-
-// end reports an error, unless the watch just ends.
-func (e *events) end(err error) (watch.EventType, runtime.Object, error) {
-	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF} {
-		if errors.Is(err, end) {
-			return "", nil, end
-		}
-	}
-	e.fail(err)
-	return "", nil, err
-}
-
-// AsObject implements [watch.Reporter].
-func (e *events) AsObject(err error) runtime.Object {
-	return &metav1.Status{Status: metav1.StatusFailure, Message: err.Error()}
 }
 
 // Close implements [watch.Decoder].
@@ -308,42 +306,45 @@ func (e *events) Close() {
 // retryDelay computes the delay before the next attempt. The jitter spreads the nodes of a cluster,
 // whose requests fail together while the API server is down.
 type retryDelay struct {
-	delays backoff.ExponentialBackOff
+	delays wait.Backoff
 	jitter func() float64 // in [0, 1)
 }
 
 func newRetryDelay(jitter func() float64) *retryDelay {
-	return &retryDelay{delays: backoff.ExponentialBackOff{InitialInterval: firstDelay, Multiplier: 2}, jitter: jitter}
+	return &retryDelay{delays: doubling(firstDelay, maxDelayPermanent), jitter: jitter}
 }
 
 // next returns the delay after one more failure: twice the previous one up to a limit, less up to
 // half of it as jitter.
 func (d *retryDelay) next(err error) time.Duration {
-	d.delays.MaxInterval = maxDelay
-	if isPermanent(err) {
-		d.delays.MaxInterval = maxDelayPermanent
+	delay := d.delays.Step()
+	if !isPermanent(err) {
+		delay = min(delay, maxDelay)
 	}
-	delay := min(d.delays.NextBackOff(), d.delays.MaxInterval)
 	return delay - time.Duration(d.jitter()*float64(delay)/2)
 }
 
-func (d *retryDelay) reset() { d.delays.Reset() }
+func (d *retryDelay) reset() { d.delays = doubling(firstDelay, maxDelayPermanent) }
+
+// doubling returns delays of which each is twice the one before, up to the longest.
+func doubling(first, longest time.Duration) wait.Backoff {
+	return wait.Backoff{Duration: first, Factor: 2, Steps: math.MaxInt, Cap: longest}
+}
 
 // joinedReport combines the reports of two feeds into one source, which is up if both are.
 type joinedReport struct {
 	report func(took time.Duration, err error)
 
-	mu    sync.Mutex
-	known [2]bool
-	down  [2]bool
+	mu sync.Mutex
+	up [2]bool
 }
 
 // half returns the report function of one of the feeds.
 func (j *joinedReport) half(i int) func(took time.Duration, err error) {
 	return func(took time.Duration, err error) {
 		j.mu.Lock()
-		j.known[i], j.down[i] = true, err != nil
-		whole := j.known[0] && j.known[1] && !j.down[0] && !j.down[1]
+		j.up[i] = err == nil
+		whole := j.up[0] && j.up[1]
 		j.mu.Unlock()
 		if err != nil || whole {
 			j.report(took, err)

@@ -122,12 +122,19 @@ func TestWatchForbidden(t *testing.T) {
 // answers are the answers to the GETs of a feed.
 type answers func(ctx context.Context, query url.Values) (io.ReadCloser, error)
 
+// filled ignores changes.
+type filled func() (func(json.RawMessage), func(time.Time))
+
+func (f filled) fill() (add func(json.RawMessage), done func(time.Time)) { return f() }
+
+func (filled) update(json.RawMessage, bool) {}
+
 // testFeed returns a feed of a server that gives these answers, and counts the reported failures.
 func testFeed(get answers, failures *int) *feed {
 	return &feed{
-		get: get, jitter: func() float64 { return 0 }, limit: pageSize,
-		fill:   func() (func(json.RawMessage), func(time.Time)) { return func(json.RawMessage) {}, func(time.Time) {} },
-		update: func(json.RawMessage, bool) {},
+		get:    func(ctx context.Context, _ string, query url.Values) (io.ReadCloser, error) { return get(ctx, query) },
+		jitter: func() float64 { return 0 }, limit: pageSize,
+		sink: filled(func() (func(json.RawMessage), func(time.Time)) { return func(json.RawMessage) {}, func(time.Time) {} }),
 		report: func(_ time.Duration, err error) {
 			if err != nil {
 				*failures++
@@ -141,14 +148,14 @@ func list(tb testing.TB, f *feed) (err error) {
 	tb.Helper()
 	ctx, stop := context.WithCancel(tb.Context())
 	get := f.get
-	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
+	f.get = func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 		switch {
 		case query.Has("sendInitialEvents"):
 			return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
 		case query.Has("watch"):
 			return io.NopCloser(strings.NewReader("")), nil
 		}
-		return get(ctx, query)
+		return get(ctx, path, query)
 	}
 	f.report = func(_ time.Duration, outcome error) {
 		err = outcome
@@ -229,9 +236,9 @@ func TestMalformedLists(t *testing.T) {
 		f := testFeed(func(context.Context, url.Values) (io.ReadCloser, error) {
 			return io.NopCloser(strings.NewReader(answer)), nil
 		}, new(int))
-		f.fill = func() (func(json.RawMessage), func(time.Time)) {
+		f.sink = filled(func() (func(json.RawMessage), func(time.Time)) {
 			return func(json.RawMessage) {}, func(time.Time) { t.Errorf("%.50q replaces what was known", answer) }
-		}
+		})
 		err := list(t, f)
 		expect.That(t, err != nil && driver.ReasonOf(err) != "", "error of %.50q: %v", answer, err)
 	}
@@ -288,9 +295,9 @@ func TestListIsOfItsFirstPage(t *testing.T) {
 		}, new(int))
 		var asked time.Time
 		objects := 0
-		f.fill = func() (func(json.RawMessage), func(time.Time)) {
+		f.sink = filled(func() (func(json.RawMessage), func(time.Time)) {
 			return func(json.RawMessage) { objects++ }, func(at time.Time) { asked = at }
-		}
+		})
 		err := list(t, f)
 		expect.That(t, err == nil && asked.Equal(begun) && time.Since(begun) == 6*time.Second && objects == 2,
 			"asked for %v after the list began, %d objects, error %v", asked.Sub(begun), objects, err)
@@ -374,12 +381,11 @@ func TestTaintRulesFollowed(t *testing.T) {
 // The rules are those of the whole cluster. Their number is bounded, and excess rules are counted.
 func TestTooManyTaintRules(t *testing.T) {
 	rejected := driver.Rejections{}
-	s := taintRuleSet{reject: rejected.AddAll}
-	s.clear()
+	s := newTaintRuleSet(rejected.AddAll)
 	for i := range maxTaintRules + 2 {
 		s.update(ruleJSON(fmt.Sprint("rule-", i), "x", ""), false)
 	}
-	expect.Is(t, len(s.all()), maxTaintRules, "rules are kept")
+	expect.Is(t, len(s.kept.rules), maxTaintRules, "rules are kept")
 	expect.Equal(t, "rejected", driver.Rejections{driver.ReasonTooManyTaintRules: 2}, rejected)
 }
 

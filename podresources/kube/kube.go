@@ -3,16 +3,12 @@ package kube
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/url"
 	"sync"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
@@ -43,9 +39,9 @@ type Config struct {
 	Jitter func() float64 // in [0, 1): spreads the requests of many nodes
 }
 
-// Book receives the facts about pods and claims. It is safe for concurrent use, and may call all
-// methods of the Node except Want. A list, and an object that was read by its name, is valid as of
-// the time of its request; an event as of its arrival.
+// Book receives the facts about pods and claims. It is safe for concurrent use, and calls no method
+// of the Node. A list, and an object that was read by its name, is valid as of the time of its
+// request; an event as of its arrival.
 type Book interface {
 	// PodSink receives the pods that are bound to the node.
 	podresources.PodSink
@@ -79,7 +75,7 @@ type Node struct {
 	slices   *sliceSet
 	reader   *reader
 
-	taintRules    taintRuleSet
+	taintRules    *objectSet[*taintRules]
 	taintVersions *versions
 }
 
@@ -88,10 +84,10 @@ func NewNode(config Config) *Node {
 	n := &Node{
 		config:        config,
 		versions:      &versions{api: config.API, list: resourceVersions()},
-		slices:        newSliceSet(config.Name, cmp.Or(config.SliceBytes, MaxSliceBytes)),
 		taintVersions: &versions{api: config.API, list: taintRuleVersions()},
 	}
-	n.slices.reject, n.taintRules.reject = n.rejecter(SourceSlices), n.rejecter(SourceTaintRules)
+	n.slices = newSliceSet(config.Name, cmp.Or(config.SliceBytes, MaxSliceBytes), n.rejecter(SourceSlices))
+	n.taintRules = newTaintRuleSet(n.rejecter(SourceTaintRules))
 	n.reader = newReader(&n.config, n.versions, n.reporter(SourceClaims))
 	return n
 }
@@ -134,9 +130,6 @@ func (n *Node) Pending(claim podresources.Claim) bool { return n.reader.pending(
 // Inventory returns the devices that slices offer to the node, and false if the slices have not
 // been listed yet. It is immutable.
 func (n *Node) Inventory() (driver.Inventory, bool) { return n.slices.inventory() }
-
-// TaintRules returns the valid DeviceTaintRules of the cluster, sorted by name.
-func (n *Node) TaintRules() []inventory.TaintRule { return n.taintRules.all() }
 
 // Finding is the result of [Node.Check] for a source.
 type Finding struct {
@@ -230,32 +223,21 @@ func (n *Node) followOptional(ctx context.Context, source string, newFeed func()
 	}
 }
 
-func (n *Node) newFeed() *feed {
-	return &feed{jitter: n.config.Jitter, limit: pageSize}
+func (n *Node) newFeed(get getter, path, selector string, sink sink) *feed {
+	return &feed{get: get, path: path, selector: selector, sink: sink, jitter: n.config.Jitter, limit: pageSize}
 }
 
 func (n *Node) sliceFeed(half int) *feed {
-	f := n.newFeed()
+	f := n.newFeed(n.versions.get, "resourceslices", sliceSelector(half, n.config.Name), n.slices.halves[half])
 	f.limit = slicePageSize
-	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
-		query.Set("fieldSelector", sliceSelector(half, n.config.Name))
-		return n.versions.get(ctx, "resourceslices", query)
-	}
-	f.fill = func() (func(json.RawMessage), func(time.Time)) { return n.slices.fill(half) }
-	f.update = func(object json.RawMessage, gone bool) { n.slices.update(half, object, gone) }
 	return f
 }
 
 // podFeed returns a feed of the pods that a field selector selects, into a sink.
-func (n *Node) podFeed(sink podresources.PodSink, selector string) *feed {
-	pods := &podFeed{sink: sink, selection: &n.config.Selection, reject: n.rejecter(SourcePods)}
-	f := n.newFeed()
-	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
-		query.Set("fieldSelector", selector)
-		return n.config.API.Get(ctx, podsPath, query)
-	}
-	f.fill, f.update = pods.fill, pods.update
-	return f
+func (n *Node) podFeed(pods podresources.PodSink, selector string) *feed {
+	return n.newFeed(n.config.API.Get, podsPath, selector, podFeed{podresources.PodReader{
+		Sink: pods, Selection: &n.config.Selection, Reject: n.rejecter(SourcePods), Now: time.Now,
+	}})
 }
 
 // The waiting times of requests to the API server. All are less up to a quarter or a half at

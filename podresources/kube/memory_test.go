@@ -184,7 +184,7 @@ func TestSlicesOfOneDriver(t *testing.T) {
 		if all, _ := c.node.Inventory(); len(all) != 128+1 { // the last of the 40 had no room
 			t.Errorf("%d devices when there is room again", len(all))
 		}
-		kept := c.node.slices.halves[ownSlices]
+		kept := c.node.slices.halves[ownSlices].kept
 		expect.That(t, len(kept.drivers) == 2 && kept.bytes == kept.drivers["hostile.test"]+kept.drivers["small.test"],
 			"%d bytes are counted: %v", kept.bytes, kept.drivers)
 	})

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -36,11 +37,6 @@ type reader struct {
 	versions *versions
 	report   func(took time.Duration, err error)
 	budget   *rate.Limiter
-	// The delays until an object is read again: after an answer; after one that lacks it, or
-	// disagrees with what the node says; and after a failure.
-	refresh, soon, failing workqueue.TypedRateLimiter[*scheduled]
-
-	wanting sync.Mutex // is held while want runs
 
 	mu      sync.Mutex
 	objects map[object]*scheduled
@@ -48,13 +44,12 @@ type reader struct {
 	queue   workqueue.TypedDelayingInterface[*scheduled] // nil: nothing is read
 	settled chan struct{}                                // closed when a request ends, and then replaced
 
-	// While the API server fails, no request begins before retryAt. failures counts how often that
-	// was set: results of requests that began before do not set it again.
-	down      bool // the last request failed, for a reason that is not specific to its object
-	failures  int
-	successes int
-	retryAt   time.Time
-	outage    *retryDelay
+	// While the API server fails, no request begins before retryAt, and the results of those that
+	// began before do not count.
+	down    bool
+	retryAt time.Time
+	worked  time.Time // when a request succeeded last
+	outage  *retryDelay
 }
 
 // object is an object that is read by its name: a pod or, without UID, a claim.
@@ -68,79 +63,54 @@ func (o object) claim() podresources.Claim {
 type scheduled struct {
 	object
 	holders.WantedClaim           // of a claim, as it was wanted last
-	notBefore           time.Time // it is not requested before
 	want                int       // the last call of want that had it
 	wanted              time.Time // when that was
 
-	answered atomic.Bool   // at least one request was answered
-	found    bool          // the last answer was a claim
-	bare     bool          // it was not allocated
-	reading  bool          // a request is being made
-	changed  bool          // its users have changed since the last answer
-	last     time.Time     // when the last answer arrived; zero: none has
-	delay    time.Duration // from then until the next request
-	soon     time.Duration // the same while that answer disagrees; 0: it does not, or is not compared yet
-	wake     time.Time     // when the queue has it ready; zero: the queue does not have it
-
-	// The last request failed, after that many successes of others; faulty: it fails while others
-	// succeed, so that its next request is not before retryAt.
-	failed, faulty bool
-	successes      int
-	retryAt        time.Time
+	next     time.Time    // when it is read next, or should have been; zero: the queue does not have it
+	delays   wait.Backoff // from an answer to the next request
+	reading  bool         // a request is being made
+	changed  bool         // its users have changed since the last request began
+	answered atomic.Bool  // at least one request was answered
+	last     time.Time    // when the last answer arrived
+	found    bool         // that answer was a claim that can be used
+	bare     bool         // it was not allocated
+	failed   time.Time    // when the last request failed; zero: it did not
+	faulty   bool         // requests for it fail while others succeed
 }
 
 func newReader(config *Config, versions *versions, report func(took time.Duration, err error)) *reader {
-	delays := workqueue.NewTypedItemExponentialFailureRateLimiter[*scheduled]
 	return &reader{
 		config: config, versions: versions, report: report, budget: rate.NewLimiter(fetchRate, fetchBurst),
-		refresh: delays(firstRefresh, refreshAfter), soon: delays(absentAfter, refreshAfter),
-		failing: delays(firstDelay, maxDelay),
-		objects: map[object]*scheduled{}, settled: make(chan struct{}),
-		outage: newRetryDelay(config.Jitter),
+		objects: map[object]*scheduled{}, settled: make(chan struct{}), outage: newRetryDelay(config.Jitter),
 	}
 }
 
 // setWanted sets the claims and pods to read. Claims that are new, whose users changed, or that
-// disagree with them, are read soon.
+// disagree with them, are read soon. Those that have not been wanted for a while are forgotten.
 func (r *reader) setWanted(wanted holders.Wanted) {
-	r.wanting.Lock()
-	defer r.wanting.Unlock()
-	for _, claim := range r.schedule(wanted) {
-		r.config.Book.ClaimForgotten(claim)
-	}
-}
-
-// schedule updates the wanted objects, and returns the claims that have not been wanted for a
-// while.
-func (r *reader) schedule(wanted holders.Wanted) (forgotten []podresources.Claim) {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wants++
 	for claim, w := range wanted.Claims {
-		r.add(object{namespace: claim.Namespace, name: claim.Name}, w, time.Time{}, now)
+		r.add(object{namespace: claim.Namespace, name: claim.Name}, w, now, now)
 	}
 	for _, p := range wanted.Pods {
 		o := object{namespace: p.Namespace, name: p.Name, uid: p.UID}
 		r.add(o, holders.WantedClaim{}, p.NotBefore, now)
 	}
 	for o, s := range r.objects {
-		if s.want == r.wants {
-			r.enqueue(s, now)
-		} else if !s.reading && now.Sub(s.wanted) > forgetAfter {
+		if s.want != r.wants && !s.reading && now.Sub(s.wanted) > forgetAfter {
 			delete(r.objects, o)
-			r.forgetDelays(s)
-			r.failing.Forget(s)
 			if o.uid == "" {
-				forgotten = append(forgotten, o.claim())
+				r.config.Book.ClaimForgotten(o.claim())
 			}
 		}
 	}
-	return forgotten
 }
 
-// add records that an object is wanted.
-func (r *reader) add(o object, w holders.WantedClaim, notBefore, now time.Time) {
+// add records that an object is wanted. One that was not wanted before is read at a time.
+func (r *reader) add(o object, w holders.WantedClaim, at, now time.Time) {
 	s := r.objects[o]
 	if s == nil {
 		if len(r.objects) == maxWanted {
@@ -148,80 +118,71 @@ func (r *reader) add(o object, w holders.WantedClaim, notBefore, now time.Time) 
 		}
 		s = &scheduled{object: o, WantedClaim: w}
 		r.objects[o] = s
+		s.restart()
 	}
-	if s.Users != w.Users {
-		s.changed, s.soon = true, 0
-		r.forgetDelays(s)
+	changed, disputed := s.Users != w.Users, s.Disagrees != w.Disagrees
+	s.WantedClaim, s.want, s.wanted, s.changed = w, r.wants, now, s.changed || changed
+	if changed || disputed {
+		s.restart()
 	}
-	if s.found && s.soon == 0 && w.Disagrees {
-		s.soon = r.soon.When(s)
-	} else if s.found && !w.Disagrees {
-		r.soon.Forget(s)
+	switch {
+	case s.next.IsZero():
+		r.readBy(s, at, now)
+	case s.changed && s.bare && s.Disagrees: // its devices are in use, and it was read before it had them
+		r.readBy(s, now, now)
+	case s.changed:
+		r.readBy(s, s.last.Add(firstRefresh), now)
 	}
-	s.WantedClaim, s.notBefore, s.want, s.wanted = w, notBefore, r.wants, now
+	if disputed && s.Disagrees && !s.reading {
+		r.readBy(s, s.last.Add(s.delays.Step()), now)
+	}
 }
 
-// forgetDelays resets the delays after answers.
-func (r *reader) forgetDelays(s *scheduled) {
-	r.refresh.Forget(s)
-	r.soon.Forget(s)
-}
-
-// due returns when an object is to be read.
-func (r *reader) due(s *scheduled) time.Time {
-	due := s.notBefore
-	if !s.last.IsZero() {
-		wait := s.delay
-		if s.changed {
-			wait = min(wait, firstRefresh)
-		}
-		if s.changed && s.bare && s.Disagrees { // its devices are in use, and it was read before it had them
-			wait = 0
-		}
-		if s.Disagrees && s.soon > 0 {
-			wait = min(wait, s.soon)
-		}
-		due = s.last.Add(wait)
+// restart lets the delays of an object begin anew: with a short one while it lacks what is wanted.
+func (s *scheduled) restart() {
+	first := absentAfter
+	if s.found && !s.Disagrees {
+		first = firstRefresh
 	}
-	return driver.Later(due, driver.Later(s.retryAt, r.retryAt))
+	s.delays = doubling(first, refreshAfter)
 }
 
-// enqueue puts an object into the queue, ready when it is due or before.
+// readBy has an object read at a time, if it is not to be read earlier.
+func (r *reader) readBy(s *scheduled, at, now time.Time) {
+	at = driver.Later(at, now)
+	if s.next.IsZero() || at.Before(s.next) {
+		s.next = at
+		r.enqueue(s, now)
+	}
+}
+
+// enqueue puts an object into the queue, which has it ready when it is to be read.
 func (r *reader) enqueue(s *scheduled, now time.Time) {
-	due := driver.Later(r.due(s), now)
-	if r.queue != nil && !s.reading && (s.wake.IsZero() || due.Before(s.wake)) {
-		s.wake = due
-		r.queue.AddAfter(s, due.Sub(now))
+	if r.queue != nil {
+		r.queue.AddAfter(s, s.next.Sub(now))
 	}
 }
 
-// newFirst is the order of a queue: objects without an answer first.
-type newFirst struct{ fresh, rest workqueue.Queue[*scheduled] }
+// newFirst is a queue in which objects without an answer come first.
+type newFirst []*scheduled
 
-func (q newFirst) Touch(*scheduled) {}
+func (q *newFirst) Touch(*scheduled) {}
 
-func (q newFirst) Push(s *scheduled) {
-	if s.answered.Load() {
-		q.rest.Push(s)
-	} else {
-		q.fresh.Push(s)
-	}
-}
+func (q *newFirst) Push(s *scheduled) { *q = append(*q, s) }
 
-func (q newFirst) Len() int { return q.fresh.Len() + q.rest.Len() }
+func (q *newFirst) Len() int { return len(*q) }
 
-func (q newFirst) Pop() *scheduled {
-	if q.fresh.Len() > 0 {
-		return q.fresh.Pop()
-	}
-	return q.rest.Pop()
+func (q *newFirst) Pop() *scheduled {
+	at := max(0, slices.IndexFunc(*q, func(s *scheduled) bool { return !s.answered.Load() }))
+	s := (*q)[at]
+	*q = slices.Delete(*q, at, at+1)
+	return s
 }
 
 // follow reads objects when they are due, until ctx ends.
 func (r *reader) follow(ctx context.Context) {
-	order := newFirst{workqueue.DefaultQueue[*scheduled](), workqueue.DefaultQueue[*scheduled]()}
 	queue := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[*scheduled]{
-		Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[*scheduled]{Queue: order}),
+		Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[*scheduled]{Queue: &newFirst{}}),
 	})
 	r.setQueue(queue)
 	stop := context.AfterFunc(ctx, queue.ShutDown)
@@ -229,12 +190,11 @@ func (r *reader) follow(ctx context.Context) {
 	var working sync.WaitGroup
 	for range fetchAtOnce {
 		working.Go(func() {
-			for {
-				s, over := queue.Get()
-				if over {
-					return
+			for s, over := queue.Get(); !over; s, over = queue.Get() {
+				if r.begin(s) {
+					of, begun, err := r.read(ctx, s.object)
+					r.settle(s, of, begun, err)
 				}
-				r.process(ctx, s)
 				queue.Done(s)
 			}
 		})
@@ -250,45 +210,46 @@ func (r *reader) setQueue(queue workqueue.TypedDelayingInterface[*scheduled]) {
 	defer r.mu.Unlock()
 	r.queue = queue
 	for _, s := range r.objects {
-		s.wake = time.Time{}
 		r.enqueue(s, now)
 	}
 }
 
-// process reads an object that the queue has ready, if it is due.
-func (r *reader) process(ctx context.Context, s *scheduled) {
-	failures, due := r.begin(s)
-	if !due {
-		return
-	}
-	var of answer
-	err := r.budget.Wait(ctx)
-	if err == nil {
-		of, err = r.read(ctx, s.object)
-	}
-	r.settle(s, failures, of, err)
-}
-
-// begin records that a request for an object begins. It reports whether the object is due, and
-// otherwise puts it back.
-func (r *reader) begin(s *scheduled) (failures int, due bool) {
+// begin reports whether an object that the queue has ready is to be read, and records that it is.
+func (r *reader) begin(s *scheduled) bool {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.wake = time.Time{}
-	if s.want != r.wants {
-		return 0, false
-	}
-	if r.due(s).After(now) {
+	switch {
+	case s.want != r.wants:
+		s.next = time.Time{}
+		return false
+	case s.next.After(now):
 		r.enqueue(s, now)
-		return 0, false
+		return false
 	}
 	s.reading, s.changed = true, false
-	return r.failures, true
+	return true
 }
 
-// settle records the result of a request, and schedules the next one.
-func (r *reader) settle(s *scheduled, failures int, of answer, err error) {
+// admit waits until a request may begin.
+func (r *reader) admit(ctx context.Context) error {
+	if r.budget.Wait(ctx) != nil {
+		<-ctx.Done() // no request can begin before
+		return ctx.Err()
+	}
+	for {
+		r.mu.Lock()
+		pause := time.Until(r.retryAt)
+		r.mu.Unlock()
+		if pause <= 0 || !driver.Pause(ctx, pause) {
+			return ctx.Err()
+		}
+	}
+}
+
+// settle records the result of a request, and schedules the next one. A request that failed because
+// the API server fails stays due.
+func (r *reader) settle(s *scheduled, of answer, begun time.Time, err error) {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -296,22 +257,42 @@ func (r *reader) settle(s *scheduled, failures int, of answer, err error) {
 	if apierrors.IsForbidden(err) {
 		err = nil // the failure may be limited to one namespace
 	}
-	if err != nil {
-		r.fail(s, failures, err, now)
-	} else {
-		s.last = now
-		s.delay = r.spread(r.answer(s, of))
-		if failures == r.failures {
-			r.down = false
-			r.successes++
+	current := !begun.Before(r.retryAt)
+	switch {
+	case err == nil:
+		s.failed, s.faulty = time.Time{}, false
+		r.answer(s, of, now)
+		if current {
+			r.down, r.worked = false, now
 			r.outage.reset()
+		}
+	case s.faulty || !s.failed.IsZero() && r.worked.After(s.failed):
+		s.failed, s.faulty = now, true
+		s.next = now.Add(r.spread(min(s.delays.Step(), maxDelay)))
+	default:
+		s.failed = now
+		if current {
+			r.down, r.retryAt = true, now.Add(r.outage.next(err))
 		}
 	}
 	close(r.settled)
 	r.settled = make(chan struct{})
-	if s.want == r.wants {
-		r.enqueue(s, now)
+	r.enqueue(s, now)
+}
+
+// answer records an answer about an object.
+func (r *reader) answer(s *scheduled, of answer, now time.Time) {
+	found := s.found
+	s.found, s.bare, s.last = of.found, of.found && of.bare, now
+	s.answered.Store(true)
+	if found != of.found {
+		s.restart()
 	}
+	delay := s.delays.Step()
+	if !of.found && s.uid == "" {
+		delay = min(delay, maxDelayPermanent)
+	}
+	s.next = now.Add(r.spread(delay))
 }
 
 // spread shortens a delay by up to a quarter.
@@ -319,46 +300,9 @@ func (r *reader) spread(d time.Duration) time.Duration {
 	return d - time.Duration(r.config.Jitter()*float64(d)/4)
 }
 
-// answer records an answer, and returns the time until the next request.
-func (r *reader) answer(s *scheduled, of answer) time.Duration {
-	r.failing.Forget(s)
-	s.failed, s.faulty = false, false
-	if of.found != s.found {
-		r.soon.Forget(s)
-	}
-	s.found, s.bare, s.soon, s.Disagrees = of.found, of.found && of.bare, 0, false
-	s.answered.Store(true)
-	switch {
-	case s.uid != "":
-		return r.soon.When(s)
-	case of.found:
-		return r.refresh.When(s)
-	case r.refresh.NumRequeues(s) > 0: // it was known
-		return min(r.refresh.When(s), maxDelayPermanent)
-	default:
-		return min(r.soon.When(s), maxDelayPermanent)
-	}
-}
-
-// fail records that a request failed: because the API server fails, or for a reason that is
-// specific to its object.
-func (r *reader) fail(s *scheduled, failures int, err error, now time.Time) {
-	s.changed = true // what it was requested for is still unknown
-	s.faulty = s.faulty || s.failed && s.successes != r.successes
-	s.failed, s.successes = true, r.successes
-	switch {
-	case s.faulty:
-		s.retryAt = now.Add(r.spread(r.failing.When(s)))
-	case failures == r.failures:
-		r.down = true
-		r.failures++
-		r.retryAt = now.Add(r.outage.next(err))
-	}
-}
-
-// expected reports whether a request for a claim is due or being made.
+// expected reports whether a first answer about a claim is due.
 func (r *reader) expected(s *scheduled, now time.Time) bool {
-	return s.uid == "" && s.want == r.wants && !r.down && !r.due(s).After(now)
+	return s.uid == "" && s.want == r.wants && !r.down && !s.answered.Load() && !s.next.After(now)
 }
 
 // wait returns when every wanted claim has been requested once, or requests fail, or ctx ends.
@@ -368,7 +312,7 @@ func (r *reader) wait(ctx context.Context) {
 		r.mu.Lock()
 		settled := r.settled
 		for _, s := range r.objects {
-			open = open || !s.answered.Load() && r.expected(s, now)
+			open = open || r.expected(s, now)
 		}
 		r.mu.Unlock()
 		if !open {
@@ -390,8 +334,8 @@ func (r *reader) pending(claim podresources.Claim) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.objects[object{namespace: claim.Namespace, name: claim.Name}]
-	return s != nil && (!s.answered.Load() && r.expected(s, now) ||
-		s.Disagrees && !s.faulty && s.want == r.wants && !r.down)
+	return s != nil && (r.expected(s, now) ||
+		s.Disagrees && !s.last.After(s.wanted) && !s.faulty && s.want == r.wants && !r.down)
 }
 
 // maxObjectSize bounds a claim, pod or node, in bytes; etcd takes objects of 1.5 MiB.
@@ -403,10 +347,13 @@ type answer struct {
 	bare  bool // the claim was not allocated
 }
 
-// read requests an object by its name, and gives the Book the answer. An object that does not exist
-// is not an error.
-func (r *reader) read(ctx context.Context, o object) (of answer, err error) {
-	asked := time.Now()
+// read requests an object by its name as soon as a request may begin, and gives the Book the
+// answer. An object that does not exist is not an error.
+func (r *reader) read(ctx context.Context, o object) (of answer, asked time.Time, err error) {
+	if err := r.admit(ctx); err != nil {
+		return of, asked, err
+	}
+	asked = time.Now()
 	kind := "claim"
 	if o.uid == "" {
 		of, err = r.readClaim(ctx, o.claim(), asked)
@@ -417,14 +364,12 @@ func (r *reader) read(ctx context.Context, o object) (of answer, err error) {
 		err = withReason(fmt.Errorf("get %s %s/%s: %w", kind, o.namespace, o.name, err))
 	}
 	r.report(time.Since(asked), err)
-	return of, err
+	return of, asked, err
 }
 
 func (r *reader) readClaim(ctx context.Context, claim podresources.Claim, asked time.Time) (of answer, err error) {
 	var raw json.RawMessage
-	err = fetch(ctx, maxObjectSize, &raw, func(ctx context.Context) (io.ReadCloser, error) {
-		return r.versions.claim(ctx, claim)
-	})
+	err = fetch(ctx, r.versions.get, claimPath(claim.Namespace, claim.Name), nil, maxObjectSize, &raw)
 	switch {
 	case apierrors.IsNotFound(err) && !errors.Is(err, errNotServed):
 		r.config.Book.ClaimDeleted(claim, asked)
@@ -452,9 +397,7 @@ func (r *reader) readClaim(ctx context.Context, claim podresources.Claim, asked 
 // another pod with that name is ignored.
 func (r *reader) readPod(ctx context.Context, o object, asked time.Time) error {
 	var pod corev1.Pod
-	err := fetch(ctx, maxObjectSize, &pod, func(ctx context.Context) (io.ReadCloser, error) {
-		return r.config.API.Get(ctx, podPath(o.namespace, o.name), nil)
-	})
+	err := fetch(ctx, r.config.API.Get, podPath(o.namespace, o.name), nil, maxObjectSize, &pod)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

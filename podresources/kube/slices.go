@@ -3,9 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -18,21 +16,76 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 )
 
+// keeper keeps objects by name, as far as they are used and bounds allow. An object that cannot be
+// used still replaces its previous version.
+type keeper interface {
+	put(raw json.RawMessage)
+	remove(name string)
+}
+
+// objectSet is the set of all objects of a feed, as far as they are kept.
+type objectSet[K keeper] struct {
+	empty func() K
+
+	mu      *sync.Mutex
+	kept    K
+	listed  bool // before, kept is empty
+	changed bool
+}
+
+func newObjectSet[K keeper](mu *sync.Mutex, empty func() K) *objectSet[K] {
+	return &objectSet[K]{empty: empty, mu: mu, kept: empty()}
+}
+
+// fill begins a new set.
+func (s *objectSet[K]) fill() (add func(json.RawMessage), done func(asked time.Time)) {
+	kept := s.empty()
+	return kept.put, func(time.Time) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.kept, s.listed, s.changed = kept, true, true
+	}
+}
+
+// clear forgets all objects.
+func (s *objectSet[K]) clear() {
+	_, done := s.fill()
+	done(time.Time{})
+}
+
+// update applies the change or deletion of an object.
+func (s *objectSet[K]) update(object json.RawMessage, gone bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed = true
+	if gone {
+		s.kept.remove(nameOf(object))
+	} else {
+		s.kept.put(object)
+	}
+}
+
 // sliceSet are the ResourceSlices that may concern a node: those that name it, and those that name
 // no node at all (all nodes', network-attached). Each half has its own feed.
 type sliceSet struct {
-	node string
-	most int // bytes of a half
+	reject func(driver.Rejections)
 
-	mu      sync.Mutex
-	halves  [2]*keptSlices // nil: not listed yet
-	changed bool
-	built   driver.Inventory
-	reject  func(driver.Rejections)
+	mu     sync.Mutex
+	halves [2]*objectSet[*keptSlices]
+	built  driver.Inventory
 }
 
-func newSliceSet(node string, most int) *sliceSet {
-	return &sliceSet{node: node, most: most}
+// newSliceSet returns the set of a node, of which a half has at most so many bytes.
+func newSliceSet(node string, most int, reject func(driver.Rejections)) *sliceSet {
+	s := &sliceSet{reject: reject}
+	for half := range s.halves {
+		s.halves[half] = newObjectSet(&s.mu, func() *keptSlices {
+			return &keptSlices{
+				node: node, most: most, reject: reject, offers: map[string]keptSlice{}, drivers: map[string]int{},
+			}
+		})
+	}
+	return s
 }
 
 // The halves.
@@ -49,56 +102,28 @@ func sliceSelector(half int, node string) string {
 	return "spec.nodeName=" + node
 }
 
-// fill begins a new set of all slices of a half.
-func (s *sliceSet) fill(half int) (add func(json.RawMessage), done func(asked time.Time)) {
-	kept := newKeptSlices(s.most)
-	add = func(raw json.RawMessage) { kept.put(raw, s.node) }
-	return add, func(time.Time) { s.change(half, func() { s.halves[half] = kept }) }
-}
-
-// update applies the change or deletion of a slice.
-func (s *sliceSet) update(half int, object json.RawMessage, gone bool) {
-	s.change(half, func() {
-		if gone {
-			s.halves[half].remove(nameOf(object))
-		} else {
-			s.halves[half].put(object, s.node)
-		}
-	})
-}
-
-// change changes a half, and records what it rejected.
-func (s *sliceSet) change(half int, apply func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	apply()
-	s.changed = true
-	kept := s.halves[half]
-	s.reject(kept.rejected)
-	clear(kept.rejected)
-}
-
 // inventory returns the node's devices, and whether the slices that name the node have been listed.
 // The devices are rebuilt only when slices have changed. The result is immutable.
 func (s *sliceSet) inventory() (driver.Inventory, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.changed {
+	changed := false
+	for _, half := range s.halves {
+		changed = changed || half.changed
+		half.changed = false
+	}
+	if changed {
 		var all []inventory.Offer
 		for _, half := range s.halves {
-			if half == nil {
-				continue
-			}
-			for _, name := range slices.Sorted(maps.Keys(half.offers)) {
-				all = append(all, half.offers[name].Offer)
+			for _, name := range slices.Sorted(maps.Keys(half.kept.offers)) {
+				all = append(all, half.kept.offers[name].Offer)
 			}
 		}
 		var rejected driver.Rejections
 		s.built, rejected = inventory.Build(all)
 		s.reject(rejected)
-		s.changed = false
 	}
-	return s.built, s.halves[ownSlices] != nil
+	return s.built, s.halves[ownSlices].listed
 }
 
 // nameOf returns the object's name, "" for none.
@@ -119,11 +144,12 @@ const MaxSliceBytes = 6 << 20
 // keptSlices are the slices of a half, as far as they concern the node and the bounds allow. What
 // is beyond the bounds is left out and counted.
 type keptSlices struct {
-	most     int                  // bytes
-	offers   map[string]keptSlice // by name of the slice
-	drivers  map[string]int       // bytes by driver
-	bytes    int
-	rejected driver.Rejections
+	node    string
+	most    int // bytes
+	reject  func(driver.Rejections)
+	offers  map[string]keptSlice // by name of the slice
+	drivers map[string]int       // bytes by driver
+	bytes   int
 }
 
 type keptSlice struct {
@@ -131,31 +157,26 @@ type keptSlice struct {
 	driver string
 }
 
-func newKeptSlices(most int) *keptSlices {
-	return &keptSlices{
-		most: most, offers: map[string]keptSlice{}, drivers: map[string]int{}, rejected: driver.Rejections{},
-	}
-}
-
-// put stores the part of a slice that is offered to the node. A slice that cannot be decoded still
-// replaces its previous version.
-func (k *keptSlices) put(raw json.RawMessage, node string) {
+// put keeps the part of a slice that is offered to the node.
+func (k *keptSlices) put(raw json.RawMessage) {
 	slice, ok := inventory.DecodeSlice(raw)
 	if !ok || !manifest.ValidName(slice.Name()) {
-		k.rejected.Add(driver.ReasonMalformedSlice, 1)
+		k.reject(driver.Rejections{driver.ReasonMalformedSlice: 1})
 		k.remove(nameOf(raw))
 		return
 	}
 	k.remove(slice.Name())
+	rejected := driver.Rejections{}
 	room := min(k.most-k.bytes, k.most/2-k.drivers[slice.Driver()])
-	offer := slice.OfferTo(node, room, k.rejected)
+	offer := slice.OfferTo(k.node, room, rejected)
 	if offer.Size() > room {
-		k.rejected.Add(driver.ReasonTooManySlices, 1)
+		rejected.Add(driver.ReasonTooManySlices, 1)
 	} else {
 		k.offers[slice.Name()] = keptSlice{offer, slice.Driver()}
 		k.bytes += offer.Size()
 		k.drivers[slice.Driver()] += offer.Size()
 	}
+	k.reject(rejected)
 }
 
 func (k *keptSlices) remove(name string) {
@@ -181,82 +202,48 @@ const maxTaintRules = 4096
 // first: v1 since Kubernetes 1.37, v1beta2 since 1.36, v1alpha3 since 1.33.
 func taintRuleVersions() []string { return []string{"v1", "v1beta2", "v1alpha3"} }
 
-// taintRuleSet are the DeviceTaintRules of the cluster.
-type taintRuleSet struct {
-	mu     sync.Mutex
-	rules  map[string]inventory.TaintRule // by name
+// taintRules are the DeviceTaintRules of the cluster, by name.
+type taintRules struct {
+	rules  map[string]inventory.TaintRule
 	reject func(driver.Rejections)
 }
 
-// fill begins a new set of rules.
-func (s *taintRuleSet) fill() (add func(json.RawMessage), done func(asked time.Time)) {
-	rules := map[string]inventory.TaintRule{}
-	add = func(raw json.RawMessage) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.put(rules, raw)
-	}
-	return add, func(time.Time) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.rules = rules
-	}
-}
-
-// clear forgets all rules.
-func (s *taintRuleSet) clear() {
-	_, done := s.fill()
-	done(time.Time{})
-}
-
-func (s *taintRuleSet) update(object json.RawMessage, gone bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if gone {
-		delete(s.rules, nameOf(object))
-	} else {
-		s.put(s.rules, object)
-	}
-}
-
-// put stores a rule. An invalid rule still replaces its previous version.
-func (s *taintRuleSet) put(rules map[string]inventory.TaintRule, raw json.RawMessage) {
-	rule, reason := inventory.DecodeTaintRule(raw)
-	_, known := rules[rule.Name]
-	switch {
-	case reason != "":
-		delete(rules, nameOf(raw))
-	case !known && len(rules) == maxTaintRules:
-		reason = driver.ReasonTooManyTaintRules
-	default:
-		rules[rule.Name] = rule
-	}
-	if reason != "" {
-		s.reject(driver.Rejections{reason: 1})
-	}
-}
-
-// all returns the rules, sorted by name.
-func (s *taintRuleSet) all() []inventory.TaintRule {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Values(s.rules), func(a, b inventory.TaintRule) int {
-		return strings.Compare(a.Name, b.Name)
+func newTaintRuleSet(reject func(driver.Rejections)) *objectSet[*taintRules] {
+	return newObjectSet(new(sync.Mutex), func() *taintRules {
+		return &taintRules{rules: map[string]inventory.TaintRule{}, reject: reject}
 	})
 }
 
-// taintRuleFeed returns the feed of the rules.
-func (n *Node) taintRuleFeed() *feed {
-	f := n.newFeed()
-	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
-		return n.taintVersions.get(ctx, "devicetaintrules", query)
+func (k *taintRules) put(raw json.RawMessage) {
+	rule, reason := inventory.DecodeTaintRule(raw)
+	_, known := k.rules[rule.Name]
+	switch {
+	case reason != "":
+		k.remove(nameOf(raw))
+	case !known && len(k.rules) == maxTaintRules:
+		reason = driver.ReasonTooManyTaintRules
+	default:
+		k.rules[rule.Name] = rule
 	}
-	f.fill, f.update = n.taintRules.fill, n.taintRules.update
-	return f
+	if reason != "" {
+		k.reject(driver.Rejections{reason: 1})
+	}
+}
+
+func (k *taintRules) remove(name string) { delete(k.rules, name) }
+
+// TaintRules returns the valid DeviceTaintRules of the cluster, sorted by name.
+func (n *Node) TaintRules() []inventory.TaintRule {
+	n.taintRules.mu.Lock()
+	defer n.taintRules.mu.Unlock()
+	return slices.SortedFunc(maps.Values(n.taintRules.kept.rules), func(a, b inventory.TaintRule) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 }
 
 // FollowTaintRules updates the DeviceTaintRules until ctx ends, with one list and watch. If they
 // are not served or may not be read, there are none.
 func (n *Node) FollowTaintRules(ctx context.Context) {
-	n.followOptional(ctx, SourceTaintRules, n.taintRuleFeed, n.taintRules.clear)
+	newFeed := func() *feed { return n.newFeed(n.taintVersions.get, "devicetaintrules", "", n.taintRules) }
+	n.followOptional(ctx, SourceTaintRules, newFeed, n.taintRules.clear)
 }
