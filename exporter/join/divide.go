@@ -156,59 +156,35 @@ type Share struct {
 	Own *Own
 }
 
-// sharesOf returns the allocations that pods hold.
-func sharesOf(allocations []podresources.Allocation) []Share {
-	shares := make([]Share, 0, len(allocations))
+// sharesOf returns the allocations that pods hold, sorted. Those that compare as equal are one
+// share.
+func sharesOf(allocations []podresources.Allocation, compare func(a, b podresources.Allocation) int) []Share {
+	held := make([]Share, 0, len(allocations))
 	for i := range allocations {
-		if s := newShare(allocations[i]); len(s.Holders) > 0 {
-			shares = append(shares, s)
+		s := Share{Allocation: allocations[i]}
+		if s.Holders = cleanHolders(&allocations[i]); len(s.Holders) > 0 {
+			held = append(held, s)
 		}
 	}
-	return shares
-}
-
-func newShare(a podresources.Allocation) Share {
-	a.Holders = cleanHolders(&a)
-	s := Share{Allocation: a, Pods: make([]podresources.Pod, 0, len(a.Holders))}
-	for _, h := range a.Holders {
-		s.Pods = append(s.Pods, h.Pod)
-	}
-	s.normalize()
-	return s
-}
-
-func (s *Share) normalize() {
-	if !slices.IsSortedFunc(s.Pods, podresources.Pod.Compare) {
-		slices.SortFunc(s.Pods, podresources.Pod.Compare)
-	}
-	s.Pods = slices.Compact(s.Pods)
-}
-
-// mergeShares sorts the shares of a device and merges those of the same allocation.
-func mergeShares(shares []Share) []Share {
-	return mergeSharesBy(shares, podresources.Allocation.Compare)
-}
-
-// mergeSharesBy merges shares that compare as equal.
-func mergeSharesBy(shares []Share, compare func(a, b podresources.Allocation) int) []Share {
-	if len(shares) < 2 {
-		return shares
-	}
-	slices.SortStableFunc(shares, func(a, b Share) int { return compare(a.Allocation, b.Allocation) })
-	out := shares[:1]
-	for _, s := range shares[1:] {
-		last := &out[len(out)-1]
-		if compare(last.Allocation, s.Allocation) != 0 {
-			out = append(out, s)
+	slices.SortStableFunc(held, func(a, b Share) int { return compare(a.Allocation, b.Allocation) })
+	shares := held[:0]
+	for _, s := range held {
+		if n := len(shares); n > 0 && compare(shares[n-1].Allocation, s.Allocation) == 0 {
+			s.Holders = sortedHolders(slices.Concat(shares[n-1].Holders, s.Holders))
+			shares[n-1].Holders = s.Holders
 			continue
 		}
-		last.Holders = slices.Concat(last.Holders, s.Holders)
-		slices.SortFunc(last.Holders, compareHolders)
-		last.Holders = slices.Compact(last.Holders)
-		last.Pods = slices.Concat(last.Pods, s.Pods)
-		last.normalize()
+		shares = append(shares, s)
 	}
-	return out
+	for i := range shares {
+		s := &shares[i]
+		s.Pods = make([]podresources.Pod, 0, len(s.Holders))
+		for _, h := range s.Holders {
+			s.Pods = append(s.Pods, h.Pod)
+		}
+		s.Pods = slices.Compact(s.Pods)
+	}
+	return shares
 }
 
 // Own is a share's part of a device that is a group of CPUs, of which each claim has its own.
@@ -218,21 +194,6 @@ type Own struct {
 	// Unknown reports that the driver has prepared the claim, but its CPUs are unknown: the claim may
 	// be active whenever the device is.
 	Unknown bool
-}
-
-// cutCPUs removes CPUs that the device does not have from the shares: a claim for devices of
-// several NUMA nodes has the CPUs of all of them.
-func cutCPUs(shares []Share, of []int) {
-	for i := range shares {
-		s := &shares[i]
-		var cpus []int
-		for _, cpu := range s.CPUs {
-			if _, has := slices.BinarySearch(of, cpu); has {
-				cpus = append(cpus, cpu)
-			}
-		}
-		s.CPUs = cpus
-	}
 }
 
 // hasOwnCPUs reports whether claims have CPUs of their own in the device, known or not.
