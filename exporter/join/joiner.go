@@ -76,13 +76,9 @@ func (m *Joiner) Recycle(last *Result) {
 
 // isOf reports whether the layout is valid for an input.
 func (l *layout) isOf(in *Input) bool {
-	return l.devices != nil && sameSlice(in.View.Allocations, l.view.Allocations) &&
-		sameSlice(in.View.Ended, l.view.Ended) && len(l.view.Waiting) == 0 && len(in.View.Waiting) == 0 &&
-		in.Inventory.SameMap(l.inventory)
-}
-
-func sameSlice(a, b []podresources.Allocation) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+	return l.devices != nil && driver.SameSlice(in.View.Allocations, l.view.Allocations) &&
+		driver.SameSlice(in.View.Ended, l.view.Ended) && len(l.view.Waiting) == 0 && len(in.View.Waiting) == 0 &&
+		driver.SameMap(in.Inventory, l.inventory)
 }
 
 // newLayout computes the sorted list of devices with their shares.
