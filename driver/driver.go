@@ -202,10 +202,13 @@ type Entry struct {
 // Inventory maps devices of this node to their hardware.
 type Inventory map[ID]Entry
 
-// SameMap reports whether v and other are the same map, not only equal maps.
-func (v Inventory) SameMap(other Inventory) bool {
-	return reflect.ValueOf(v).Pointer() == reflect.ValueOf(other).Pointer()
+// SameMap reports whether both variables refer to one map. Equal maps are not enough.
+func SameMap[M ~map[K]V, K comparable, V any](a, b M) bool {
+	return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
 }
+
+// SameSlice reports whether both slices use the same memory, or are empty.
+func SameSlice[T any](a, b []T) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 // Sample has what a source read from one piece of hardware. A Sample without Readings means that
 // the source is responsible for the hardware but has nothing to report about it.

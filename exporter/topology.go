@@ -34,7 +34,7 @@ type topologies struct {
 func (t *topologies) update(
 	allocations []podresources.Allocation, devices []join.Device, now time.Time,
 ) map[podresources.Pod]join.Topology {
-	same := len(allocations) == len(t.of) && (len(t.of) == 0 || &allocations[0] == &t.of[0])
+	same := driver.SameSlice(allocations, t.of)
 	if t.paths == nil || same && now.Before(t.next) {
 		return t.known
 	}

@@ -49,95 +49,87 @@ func Attributions() []Attribution {
 // divided by that of all shares; for several resources, it is the mean over them. If all shares
 // have CPUs of their own, the weight is by their number.
 func Divide(shares []Share) Attribution {
-	owners, claims := 0, 0
+	owners := make([]*Share, 0, len(shares))
+	alone := true
 	for i := range shares {
-		shares[i].Weight = 0
-		if shares[i].Admin {
-			continue
+		s := &shares[i]
+		s.Weight = 0
+		if !s.Admin {
+			owners = append(owners, s)
+			alone = alone && owners[0].sameOwner(s)
 		}
-		if owners == 0 || !seenOwner(shares[:i], &shares[i]) {
-			claims++
-		}
-		owners++
 	}
-	if owners == 0 {
+	switch {
+	case len(owners) == 0:
 		return AttributionNone
-	}
-	if byCPUs(shares) {
+	case byCPUs(owners):
 		return AttributionCPUs
 	}
 	attribution := AttributionEqual
-	if byCapacity(shares) {
+	if byCapacity(owners) {
 		attribution = AttributionCapacity
 	} else {
-		for i := range shares {
-			if !shares[i].Admin {
-				shares[i].Weight = 1 / float64(owners)
-			}
+		for _, s := range owners {
+			s.Weight = 1 / float64(len(owners))
 		}
 	}
-	if claims == 1 {
+	if alone {
 		return AttributionExclusive
 	}
 	return attribution
 }
 
-// seenOwner reports whether the owner of a share also holds one of the others. The owner is its
-// claim, or the pod that holds it by a device plugin.
-func seenOwner(others []Share, s *Share) bool {
-	for i := range others {
-		other := &others[i]
-		if !other.Admin && other.Claim == s.Claim && (!s.ByPlugin() || slices.Equal(other.Pods, s.Pods)) {
-			return true
-		}
-	}
-	return false
+// sameOwner reports whether both shares have one owner: a claim, or the pod that holds the device
+// by a device plugin.
+func (s *Share) sameOwner(other *Share) bool {
+	return other.Claim == s.Claim && (!s.ByPlugin() || slices.Equal(other.Pods, s.Pods))
 }
 
 // byCapacity sets the weights by the resources that all shares consume. Without such a resource, it
 // changes nothing and returns false.
-func byCapacity(shares []Share) bool {
+func byCapacity(owners []*Share) bool {
 	total, common := map[string]float64{}, map[string]int{}
-	owners := 0
-	for i := range shares {
-		if shares[i].Admin {
-			continue
-		}
-		owners++
-		for _, c := range shares[i].Consumed {
+	for _, s := range owners {
+		for _, c := range s.Consumed {
 			if c.Value > 0 {
 				total[c.Resource] += c.Value
 				common[c.Resource]++
 			}
 		}
 	}
-	resources := 0
 	for name, n := range common {
-		if n == owners {
-			resources++
-		} else {
+		if n != len(owners) {
 			delete(total, name)
 		}
 	}
-	if owners < 2 || resources == 0 {
+	if len(owners) < 2 || len(total) == 0 {
 		return false
 	}
-	for i := range shares {
-		if !shares[i].Admin {
-			shares[i].Weight = capacityFraction(shares[i].Consumed, total) / float64(resources)
+	for _, s := range owners {
+		for _, c := range s.Consumed {
+			if t := total[c.Resource]; t > 0 {
+				s.Weight += c.Value / t
+			}
 		}
+		s.Weight /= float64(len(total))
 	}
 	return true
 }
 
-func capacityFraction(consumed []driver.Amount, total map[string]float64) float64 {
-	sum := 0.0
-	for _, c := range consumed {
-		if t := total[c.Resource]; t > 0 {
-			sum += c.Value / t
+// byCPUs sets the weights by the number of CPUs of each share. If a share has none, it changes
+// nothing and returns false.
+func byCPUs(owners []*Share) bool {
+	all := 0
+	for _, s := range owners {
+		if len(s.CPUs) == 0 {
+			return false
 		}
+		all += len(s.CPUs)
 	}
-	return sum
+	for _, s := range owners {
+		s.Weight = float64(len(s.CPUs)) / float64(all)
+	}
+	return true
 }
 
 // Share is one allocation of a device to one claim.
@@ -156,59 +148,35 @@ type Share struct {
 	Own *Own
 }
 
-// sharesOf returns the allocations that pods hold.
-func sharesOf(allocations []podresources.Allocation) []Share {
-	shares := make([]Share, 0, len(allocations))
+// sharesOf returns the allocations that pods hold, sorted. Those that compare as equal are one
+// share.
+func sharesOf(allocations []podresources.Allocation, compare func(a, b podresources.Allocation) int) []Share {
+	held := make([]Share, 0, len(allocations))
 	for i := range allocations {
-		if s := newShare(allocations[i]); len(s.Holders) > 0 {
-			shares = append(shares, s)
+		s := Share{Allocation: allocations[i]}
+		if s.Holders = cleanHolders(&allocations[i]); len(s.Holders) > 0 {
+			held = append(held, s)
 		}
 	}
-	return shares
-}
-
-func newShare(a podresources.Allocation) Share {
-	a.Holders = cleanHolders(&a)
-	s := Share{Allocation: a, Pods: make([]podresources.Pod, 0, len(a.Holders))}
-	for _, h := range a.Holders {
-		s.Pods = append(s.Pods, h.Pod)
-	}
-	s.normalize()
-	return s
-}
-
-func (s *Share) normalize() {
-	if !slices.IsSortedFunc(s.Pods, podresources.Pod.Compare) {
-		slices.SortFunc(s.Pods, podresources.Pod.Compare)
-	}
-	s.Pods = slices.Compact(s.Pods)
-}
-
-// mergeShares sorts the shares of a device and merges those of the same allocation.
-func mergeShares(shares []Share) []Share {
-	return mergeSharesBy(shares, podresources.Allocation.Compare)
-}
-
-// mergeSharesBy merges shares that compare as equal.
-func mergeSharesBy(shares []Share, compare func(a, b podresources.Allocation) int) []Share {
-	if len(shares) < 2 {
-		return shares
-	}
-	slices.SortStableFunc(shares, func(a, b Share) int { return compare(a.Allocation, b.Allocation) })
-	out := shares[:1]
-	for _, s := range shares[1:] {
-		last := &out[len(out)-1]
-		if compare(last.Allocation, s.Allocation) != 0 {
-			out = append(out, s)
+	slices.SortStableFunc(held, func(a, b Share) int { return compare(a.Allocation, b.Allocation) })
+	shares := held[:0]
+	for _, s := range held {
+		if n := len(shares); n > 0 && compare(shares[n-1].Allocation, s.Allocation) == 0 {
+			s.Holders = sortedHolders(slices.Concat(shares[n-1].Holders, s.Holders))
+			shares[n-1].Holders = s.Holders
 			continue
 		}
-		last.Holders = slices.Concat(last.Holders, s.Holders)
-		slices.SortFunc(last.Holders, compareHolders)
-		last.Holders = slices.Compact(last.Holders)
-		last.Pods = slices.Concat(last.Pods, s.Pods)
-		last.normalize()
+		shares = append(shares, s)
 	}
-	return out
+	for i := range shares {
+		s := &shares[i]
+		s.Pods = make([]podresources.Pod, 0, len(s.Holders))
+		for _, h := range s.Holders {
+			s.Pods = append(s.Pods, h.Pod)
+		}
+		s.Pods = slices.Compact(s.Pods)
+	}
+	return shares
 }
 
 // Own is a share's part of a device that is a group of CPUs, of which each claim has its own.
@@ -218,21 +186,6 @@ type Own struct {
 	// Unknown reports that the driver has prepared the claim, but its CPUs are unknown: the claim may
 	// be active whenever the device is.
 	Unknown bool
-}
-
-// cutCPUs removes CPUs that the device does not have from the shares: a claim for devices of
-// several NUMA nodes has the CPUs of all of them.
-func cutCPUs(shares []Share, of []int) {
-	for i := range shares {
-		s := &shares[i]
-		var cpus []int
-		for _, cpu := range s.CPUs {
-			if _, has := slices.BinarySearch(of, cpu); has {
-				cpus = append(cpus, cpu)
-			}
-		}
-		s.CPUs = cpus
-	}
 }
 
 // hasOwnCPUs reports whether claims have CPUs of their own in the device, known or not.
@@ -251,29 +204,6 @@ func (f *deviceFacts) keepBusy(d *Device, cpu int, utilization float64) {
 	if _, known := f.busy[cpu]; !known {
 		f.busy[cpu] = utilization
 	}
-}
-
-// byCPUs sets the weights by the number of CPUs of each share. If a share has none, it changes
-// nothing and returns false.
-func byCPUs(shares []Share) bool {
-	all := 0
-	for i := range shares {
-		if s := &shares[i]; !s.Admin {
-			if len(s.CPUs) == 0 {
-				return false
-			}
-			all += len(s.CPUs)
-		}
-	}
-	if all == 0 {
-		return false
-	}
-	for i := range shares {
-		if s := &shares[i]; !s.Admin {
-			s.Weight = float64(len(s.CPUs)) / float64(all)
-		}
-	}
-	return true
 }
 
 // divideByCPUs computes what each share's own CPUs do. It returns false if claims have no CPUs of

@@ -2,9 +2,9 @@ package join
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -159,18 +159,11 @@ type deviceFacts struct {
 
 // idsOf returns the IDs of devices that are in the inventory, held, or about to be known as held;
 // sorted, each once.
-func idsOf(inventory driver.Inventory, shares []Share, waiting map[driver.ID]time.Time) []driver.ID {
-	ids := make([]driver.ID, 0, len(inventory)+len(shares)+len(waiting))
-	for id := range waiting {
-		ids = append(ids, id)
-	}
-	for id := range inventory {
-		ids = append(ids, id)
-	}
+func idsOf(in *Input, shares []Share) []driver.ID {
+	ids := make([]driver.ID, 0, len(in.Inventory)+len(shares)+len(in.View.Waiting))
+	ids = slices.AppendSeq(slices.AppendSeq(ids, maps.Keys(in.Inventory)), maps.Keys(in.View.Waiting))
 	for i := range shares {
-		if _, ok := inventory[shares[i].Device]; !ok {
-			ids = append(ids, shares[i].Device)
-		}
+		ids = append(ids, shares[i].Device)
 	}
 	slices.SortFunc(ids, driver.ID.Compare)
 	return slices.Compact(ids)

@@ -14,29 +14,25 @@ import (
 // It is not safe for concurrent use. The zero value is ready to use.
 type Joiner struct {
 	layout   layout
-	counts   []int     // number of readings of each device in the last result
-	readings []Reading // memory for readings; nil: the last result uses it
-	lent     []Reading // that memory, while the last result uses it
+	spare    [][]Reading // memory for readings, by position of the device
 	standard driver.Catalogue
 }
 
 // layout is the part of the result that depends on allocations and inventory.
 type layout struct {
-	allocations []podresources.Allocation
-	gone        []podresources.Allocation // of View.Ended
-	waiting     bool                      // some devices are about to be known as held
-	inventory   driver.Inventory
-	devices     []Device // sorted, with their shares; nil: not computed yet
-	facts       []deviceFacts
-	ended       []Share
-	index       hardwareIndex
+	view      podresources.View
+	inventory driver.Inventory
+	devices   []Device // sorted, with their shares; nil: not computed yet
+	facts     []deviceFacts
+	ended     []Share
+	index     hardwareIndex
 }
 
 // Join joins as [Join] does. The caller owns the result, except the shares of devices: later
 // results share them, so they must not be changed.
 func (m *Joiner) Join(in Input) Result {
 	if !m.layout.isOf(&in) {
-		m.layout, m.counts = newLayout(&in), nil
+		m.layout = newLayout(&in)
 	}
 	if in.Catalogue == nil && m.standard == nil {
 		m.standard = driver.Standard()
@@ -53,7 +49,10 @@ func (m *Joiner) Join(in Input) Result {
 	if in.Catalogue == nil {
 		j.catalogue = m.standard
 	}
-	m.lend(j.devices)
+	for i := range min(len(m.spare), len(j.devices)) {
+		j.devices[i].Readings = m.spare[i]
+	}
+	m.spare = nil
 	sources := make([]SourceState, 0, len(in.Sources))
 	for i := range in.Sources {
 		j.match(in.Sources[i], i)
@@ -63,94 +62,70 @@ func (m *Joiner) Join(in Input) Result {
 		j.devices[i].addHealth(&j.facts[i], &in.View, len(in.Sources))
 	}
 	l.index.learned = j.index.learned
-	m.count(j.devices)
 	j.finish()
 	return Result{View: in.View, Devices: j.devices, Ended: l.ended, Rejected: j.rejections(), Sources: sources}
 }
 
 // Recycle removes the readings from the last result's devices, and reuses their memory.
 func (m *Joiner) Recycle(last *Result) {
+	m.spare = make([][]Reading, len(last.Devices))
 	for i := range last.Devices {
-		last.Devices[i].Readings = nil
-	}
-	m.readings, m.lent = m.lent, nil
-}
-
-// lend gives each device memory for as many readings as it had in the last result.
-func (m *Joiner) lend(devices []Device) {
-	total := 0
-	for _, n := range m.counts {
-		total += n
-	}
-	if cap(m.readings) < total {
-		m.readings = make([]Reading, total)
-	}
-	m.readings, m.lent = nil, m.readings[:total]
-	rest := m.lent
-	for i, n := range m.counts {
-		devices[i].Readings, rest = rest[:0:n], rest[n:]
-	}
-}
-
-// count records the number of each device's readings.
-func (m *Joiner) count(devices []Device) {
-	m.counts = slices.Grow(m.counts[:0], len(devices))
-	for i := range devices {
-		m.counts = append(m.counts, len(devices[i].Readings))
+		m.spare[i], last.Devices[i].Readings = last.Devices[i].Readings[:0], nil
 	}
 }
 
 // isOf reports whether the layout is valid for an input.
 func (l *layout) isOf(in *Input) bool {
-	return l.devices != nil && sameSlice(in.View.Allocations, l.allocations) && sameSlice(in.View.Ended, l.gone) &&
-		!l.waiting && len(in.View.Waiting) == 0 && in.Inventory.SameMap(l.inventory)
-}
-
-func sameSlice(a, b []podresources.Allocation) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+	return l.devices != nil && driver.SameSlice(in.View.Allocations, l.view.Allocations) &&
+		driver.SameSlice(in.View.Ended, l.view.Ended) && len(l.view.Waiting) == 0 && len(in.View.Waiting) == 0 &&
+		driver.SameMap(in.Inventory, l.inventory)
 }
 
 // newLayout computes the sorted list of devices with their shares.
 func newLayout(in *Input) layout {
-	shares := sharesOf(in.View.Allocations)
-	ids := idsOf(in.Inventory, shares, in.View.Waiting)
-	position := make(map[driver.ID]int, len(ids))
-	devices, facts := make([]Device, len(ids)), make([]deviceFacts, len(ids))
+	shares := sharesOf(in.View.Allocations, podresources.Allocation.Compare)
+	ids := idsOf(in, shares)
+	l := layout{
+		view: in.View, inventory: in.Inventory, devices: make([]Device, len(ids)), facts: make([]deviceFacts, len(ids)),
+		// Successive claims of the same name have shares of their own.
+		ended: sharesOf(in.View.Ended, func(a, b podresources.Allocation) int {
+			return cmp.Or(a.Compare(b), strings.Compare(a.ClaimUID, b.ClaimUID))
+		}),
+	}
+	ended := l.ended
 	for i, id := range ids {
-		entry, listed := in.Inventory[id]
-		entry.Unlisted = entry.Unlisted || !listed
-		devices[i] = Device{ID: id, Entry: entry}
-		facts[i].listed = listed
-		position[id] = i
-	}
-	for i := range shares {
-		d := &devices[position[shares[i].Device]]
-		d.Shares = append(d.Shares, shares[i])
-	}
-	for i := range devices {
-		d := &devices[i]
-		d.Shares = mergeShares(d.Shares)
-		cutCPUs(d.Shares, d.Entry.CPUs)
+		d, facts := &l.devices[i], &l.facts[i]
+		d.ID = id
+		d.Entry, facts.listed = in.Inventory[id]
+		d.Entry.Unlisted = d.Entry.Unlisted || !facts.listed
+		d.Shares, shares = cutShares(shares, d)
 		d.Attribution = Divide(d.Shares)
-		facts[i].held = slices.ContainsFunc(d.Shares, func(s Share) bool { return !s.Admin })
+		facts.held = slices.ContainsFunc(d.Shares, func(s Share) bool { return !s.Admin })
+		_, ended = cutShares(ended, d)
 	}
-	ended := endedShares(in.View.Ended)
-	for i := range ended {
-		if n, known := position[ended[i].Device]; known {
-			cutCPUs(ended[i:i+1], devices[n].Entry.CPUs)
-		}
-	}
-	return layout{
-		allocations: in.View.Allocations, gone: in.View.Ended, waiting: len(in.View.Waiting) > 0,
-		inventory: in.Inventory, devices: devices, facts: facts, ended: ended,
-		index: newHardwareIndex(devices),
-	}
+	l.index = newHardwareIndex(l.devices)
+	return l
 }
 
-// endedShares returns the shares of ended holds. Successive claims of the same name have shares of
-// their own.
-func endedShares(allocations []podresources.Allocation) []Share {
-	return mergeSharesBy(sharesOf(allocations), func(a, b podresources.Allocation) int {
-		return cmp.Or(a.Compare(b), strings.Compare(a.ClaimUID, b.ClaimUID))
-	})
+// cutShares cuts off the shares of a device, and of those before it, from sorted shares. CPUs that
+// the device does not have are removed from its shares: a claim for devices of several NUMA nodes
+// has the CPUs of all of them.
+func cutShares(shares []Share, d *Device) (own, rest []Share) {
+	order := func(s Share, id driver.ID) int { return s.Device.Compare(id) }
+	begin, _ := slices.BinarySearchFunc(shares, d.ID, order)
+	if shares = shares[begin:]; len(shares) == 0 || shares[0].Device != d.ID {
+		return nil, shares
+	}
+	end := 0
+	for ; end < len(shares) && shares[end].Device == d.ID; end++ {
+		s := &shares[end]
+		var cpus []int
+		for _, cpu := range s.CPUs {
+			if _, has := slices.BinarySearch(d.Entry.CPUs, cpu); has {
+				cpus = append(cpus, cpu)
+			}
+		}
+		s.CPUs = cpus
+	}
+	return slices.Clip(shares[:end]), shares[end:]
 }

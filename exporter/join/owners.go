@@ -146,9 +146,13 @@ func cleanHolders(a *podresources.Allocation) []podresources.Holder {
 	if !slices.ContainsFunc(a.Holders, foreign) && slices.IsSortedFunc(a.Holders, compareHolders) {
 		return a.Holders
 	}
-	out := slices.DeleteFunc(slices.Clone(a.Holders), foreign)
-	slices.SortFunc(out, compareHolders)
-	return slices.Compact(out)
+	return sortedHolders(slices.DeleteFunc(slices.Clone(a.Holders), foreign))
+}
+
+// sortedHolders sorts holders, and removes repeated ones.
+func sortedHolders(holders []podresources.Holder) []podresources.Holder {
+	slices.SortFunc(holders, compareHolders)
+	return slices.Compact(holders)
 }
 
 // compareHolders sorts holders in the same row of dra_pod_claim_info next to each other.

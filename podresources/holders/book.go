@@ -314,13 +314,9 @@ type Answer struct {
 
 // repeats reports whether the answer has the same contents as an earlier one.
 func (a *Answer) repeats(before *Answer) bool {
-	return a.Kubelet == before.Kubelet && sameMap(a.Pods, before.Pods) && maps.Equal(a.UIDs, before.UIDs) &&
-		maps.Equal(a.Cgroups, before.Cgroups) && sameSlice(a.Allocations, before.Allocations)
-}
-
-// sameMap reports whether both variables refer to one map. Equal maps are not enough.
-func sameMap[K comparable, V any](a, b map[K]V) bool {
-	return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
+	return a.Kubelet == before.Kubelet && driver.SameMap(a.Pods, before.Pods) &&
+		maps.Equal(a.UIDs, before.UIDs) && maps.Equal(a.Cgroups, before.Cgroups) &&
+		driver.SameSlice(a.Allocations, before.Allocations)
 }
 
 // kubelet is what is known about the kubelet process that answers.

@@ -135,7 +135,7 @@ func (d *Dates) date(allocations []podresources.Allocation, signs Signs, now tim
 
 // unchanged reports whether the last view still holds.
 func (d *Dates) unchanged(allocations []podresources.Allocation, when *changeTimes, now time.Time) bool {
-	if d.holds == nil || d.view.Waiting != nil || !sameSlice(allocations, d.given) {
+	if d.holds == nil || d.view.Waiting != nil || !driver.SameSlice(allocations, d.given) {
 		return false
 	}
 	if len(d.ended) > 0 && now.Sub(endOf(&d.ended[0])) > keepEnded {

@@ -212,11 +212,6 @@ func (e *Evidence) takeRows(rows []podresources.Allocation) {
 	}
 }
 
-// sameSlice reports whether both slices use the same memory, or are empty.
-func sameSlice(a, b []podresources.Allocation) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
-}
-
 // Kinds of [Conflict].
 const (
 	// ConflictDevice: the kubelet lists a device that the claim's allocation does not have, while
