@@ -18,8 +18,8 @@ import (
 // rate. A reading below the last one is explained in one of these ways; else it does not count:
 //
 //   - Its source says that it began to count since then ([driver.Reading.Since]).
-//   - It has not fallen by half: hardware that is read twice in a short time fluctuates. Nothing
-//     counts until the old value is exceeded.
+//   - It has not fallen by half, and does not go on from a doubted reading: hardware that is read
+//     twice in a short time fluctuates. Nothing counts until the old value is exceeded.
 //   - The device can have counted that much from zero since the last reading: a restart.
 //   - The next reading goes on from it. What the device counted before is unknown.
 //
@@ -126,7 +126,7 @@ func (c *Counter) Next(last, r driver.Reading, limits Limits) Step {
 	case amount >= 0 && c.fits(amount, start, r.At, most):
 		c.spend(amount, start, r.At, most)
 		return c.count(last, r, amount, last.At, !c.fallen && r.Value > known*r.At.Sub(last.At).Seconds())
-	case amount < 0 && r.Value >= last.Value/2:
+	case amount < 0 && r.Value >= last.Value/2 && !goesOn:
 		r.Value = last.Value
 		step := c.count(last, r, 0, last.At, false)
 		c.fallen = true

@@ -20,7 +20,7 @@ func at(second int) time.Time { return time.Unix(1000, 0).Add(time.Duration(seco
 
 // counted returns the sum of what readings of a second each add, and the reasons of those that do
 // not count.
-func counted(t *testing.T, values []float64, since map[int]time.Time) (sum float64, reasons []driver.Reason) {
+func counted(t must.TB, values []float64, since map[int]time.Time) (sum float64, reasons []driver.Reason) {
 	var c meter.Counter
 	var last driver.Reading
 	for i, v := range values {
@@ -84,6 +84,8 @@ func TestCounter(t *testing.T) {
 			values: []float64{1000, 200, 400, 600, 800, 1000, 1200}, want: 1200,
 		},
 		"restarts somewhere else":       {values: []float64{high, 5e6, 5e6 + 52, 5e6 + 104}, want: 104, reasons: fall(1)},
+		"restarts at nearly half":       {values: []float64{1e4, 4900, 5100, 5300}, want: 400, reasons: fall(1)},
+		"drops out to nearly half":      {values: []float64{1e4, 4900, 9999, 10020}, want: 20, reasons: fall(1)},
 		"jumps and returns":             {values: []float64{1000, 1e6, 1104, 1156}, want: 156, reasons: rate(1)},
 		"jumps, stands and returns":     {values: []float64{1000, 1e6, 1e6, 1e6, 1208, 1260}, want: 260, reasons: rate(1)},
 		"jumps for good":                {values: []float64{1000, 1e6, 1e6 + 52, 1e6 + 104}, want: 104, reasons: rate(1)},
@@ -122,10 +124,11 @@ func TestPatience(t *testing.T) {
 		values []float64
 		want   float64
 	}{
-		"returns":          {[]float64{1000, 100, 100, 100, 1001}, 1},
-		"restarts":         {[]float64{1000, 100, 100, 101, 102, 103}, 103},
-		"restarts at zero": {[]float64{1000, 0, 1, 2}, 2},
-		"drops to zero":    {[]float64{1000, 0, 0, 1000, 1001}, 1},
+		"returns":                         {[]float64{1000, 100, 100, 100, 1001}, 1},
+		"restarts":                        {[]float64{1000, 100, 100, 101, 102, 103}, 103},
+		"restarts at zero":                {[]float64{1000, 0, 1, 2}, 2},
+		"restarts, soon above half of it": {[]float64{1000, 450, 510, 520, 530, 540}, 540},
+		"drops to zero":                   {[]float64{1000, 0, 0, 1000, 1001}, 1},
 	} {
 		var c meter.Counter
 		last, sum := driver.Reading{Value: test.values[0], At: at(0)}, 0.0
@@ -138,6 +141,22 @@ func TestPatience(t *testing.T) {
 		}
 		expect.Is(t, sum, test.want, "%s: counted", name)
 	}
+}
+
+// What a counter counts after a fall that nothing explains is known from the reading to which it
+// fell, whatever part of the old value it reaches.
+func TestGoesOnAfterFall(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		old := rapid.Float64Range(1e4, 1e9).Draw(t, "old")
+		values := []float64{old, old * rapid.Float64Range(0.35, 0.4999).Draw(t, "part")}
+		fell := values[1]
+		for range rapid.IntRange(1, 10).Draw(t, "readings") {
+			values = append(values, values[len(values)-1]+rapid.Float64Range(0, watts).Draw(t, "more"))
+		}
+		got, _ := counted(t, values, nil)
+		want := values[len(values)-1] - fell
+		must.That(t, math.Abs(got-want) <= 1e-9*old, "%v count %v, want %v", values, got, want)
+	})
 }
 
 // Another exporter that refreshes a value every 30 s, with times that are later than the refresh,
