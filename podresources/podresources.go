@@ -317,17 +317,23 @@ type PodFacts struct {
 	Health []DeviceHealth
 }
 
-// PodMeta has the exported data of a pod in addition to its name.
+// PodMeta has the exported data of a pod in addition to its name. The exporter's state has it too: a
+// key is never used again with another meaning.
 type PodMeta struct {
-	OwnerKind, OwnerName string // of the controller; empty if there is none
+	// The controller; empty if there is none.
+	OwnerKind string `cbor:"7,keyasint,omitempty"`
+	OwnerName string `cbor:"8,keyasint,omitempty"`
 	// WorkloadKind and WorkloadName identify the workload that the pod is a part of, such as a JobSet,
 	// and Queue is the queue of that workload; empty if unknown or none.
-	WorkloadKind, WorkloadName, Queue string
+	WorkloadKind string `cbor:"9,keyasint,omitempty"`
+	WorkloadName string `cbor:"10,keyasint,omitempty"`
+	Queue        string `cbor:"11,keyasint,omitempty"`
 	// Alone reports that nothing says that the pod works together with other pods or waits for
 	// requests: neither the kind of its workload, nor its labels, annotations and environment.
-	Alone bool
+	Alone bool `cbor:"14,keyasint,omitempty"`
 
-	Labels []string // the chosen labels and annotations: alternating exported names and values
+	// Labels are the chosen labels and annotations: alternating exported names and values.
+	Labels []string `cbor:"6,keyasint,omitempty"`
 }
 
 // PodClaim is a claim as a pod refers to it.

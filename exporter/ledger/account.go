@@ -16,8 +16,8 @@ import (
 
 // account is what a claim or pod was charged for one device.
 type account struct {
+	saved.AccountFacts
 	key    book.HolderKey
-	uid    string // empty: not known yet
 	device *device
 	name   *name    // nil: not known yet, or it has none
 	into   *account // the account that has replaced it and has its amounts; nil: none
@@ -112,19 +112,14 @@ type claimFacts struct {
 	distributions *claimDistributions // nil: none are kept
 	fit           *fitting            // nil: there is no advice
 	life          *life               // nil: unknown
-	users         []saved.User        // the pods that used it
-	attribution   join.Attribution    // the least certain way in which the device was divided
-	partial       bool                // it began before the kubelet's first answer
-	closed        bool                // its charges were reported as a [book.Closed]
 }
 
-// youth has whether an account of a pod is exported by itself, or in that of its workload.
+// youth has what belongs to an account of a pod that is not exported by itself, but in that of its
+// workload.
 type youth struct {
-	young      bool       // it has held the device for less than the book's minLifetime
-	matured    time.Time  // when it ceased to be young; zero: it never was young
-	workload   *account   // of a young account: the account of its workload; nil: not known yet
-	aggregated bool       // it is for the young pods of a workload
-	members    []*account // of an aggregated account: the number of present holders
+	matured  time.Time  // when it ceased to be young; zero: it never was young
+	workload *account   // of a young account: the account of its workload; nil: not known yet
+	members  []*account // of an aggregated account: the number of present holders
 }
 
 // written is what was last written of an account.
@@ -175,7 +170,7 @@ func (a *account) setEnd(at time.Time) {
 // drop marks the account as dropped and frees its amounts. The timeline of the device still refers
 // to it for a while.
 func (a *account) drop() {
-	a.dropped, a.name, a.totals, a.gauges, a.witnessed, a.ofClaim.users, a.ofClaim.fit = true, nil, nil, nil, nil, nil, nil
+	a.dropped, a.name, a.totals, a.gauges, a.witnessed, a.Users, a.ofClaim.fit = true, nil, nil, nil, nil, nil, nil
 }
 
 // Dropped reports whether the account is dropped.
@@ -192,15 +187,15 @@ func (a *account) present() *account {
 func (a *account) fullName() fullName { return fullName{a.key.Namespace, a.key.Name} }
 
 func (a *account) claim() book.ClaimID {
-	return book.ClaimID{Namespace: a.key.Namespace, Name: a.key.Name, UID: a.uid}
+	return book.ClaimID{Namespace: a.key.Namespace, Name: a.key.Name, UID: a.UID}
 }
 
 // toClose reports whether the account is of a claim and not closed.
-func (a *account) toClose() bool { return !a.ofClaim.closed && a.key.Name != "" }
+func (a *account) toClose() bool { return !a.Closed && a.key.Name != "" }
 
 // isHit reports whether the account is of the pod that an event names, or of a claim of that pod.
 func (a *account) isHit(e *join.Event, pod bool) bool {
-	if a.youth.aggregated {
+	if a.Aggregated {
 		return slices.ContainsFunc(a.youth.members, func(m *account) bool { return m.isHit(e, pod) })
 	}
 	if pod {
@@ -277,8 +272,8 @@ func (a *account) seen(key seriesKey) *book.Value {
 
 // divide records how the device was divided while the account's claim held it.
 func (a *account) divide(by join.Attribution) {
-	if by != a.ofClaim.attribution && by.LessCertain(a.ofClaim.attribution) {
-		a.ofClaim.attribution = by
+	if by != a.Attribution && by.LessCertain(a.Attribution) {
+		a.Attribution = by
 		a.changed()
 	}
 }
@@ -307,14 +302,14 @@ const maxUsers = 1024
 
 // useBy records that a pod uses the account's claim.
 func (a *account) useBy(pod *account) {
-	i := slices.IndexFunc(a.ofClaim.users, func(u saved.User) bool {
-		return u.Name == pod.key.Name && (u.UID == pod.uid || u.UID == "" || pod.uid == "")
+	i := slices.IndexFunc(a.Users, func(u saved.User) bool {
+		return u.Name == pod.key.Name && (u.UID == pod.UID || u.UID == "" || pod.UID == "")
 	})
 	switch {
 	case i >= 0:
-		a.ofClaim.users[i].UID = cmp.Or(pod.uid, a.ofClaim.users[i].UID)
-	case len(a.ofClaim.users) < maxUsers:
-		a.ofClaim.users = append(a.ofClaim.users, saved.User{Name: pod.key.Name, UID: pod.uid})
+		a.Users[i].UID = cmp.Or(pod.UID, a.Users[i].UID)
+	case len(a.Users) < maxUsers:
+		a.Users = append(a.Users, saved.User{Name: pod.key.Name, UID: pod.UID})
 	}
 	a.changed()
 }
@@ -322,7 +317,7 @@ func (a *account) useBy(pod *account) {
 // amounts returns the account's amounts, without values.
 func (a *account) amounts() book.Amounts {
 	out := book.Amounts{Born: a.born, Shown: a.youth.matured, Allocated: a.allocated, Share: a.share, Used: -1}
-	if a.watched {
+	if a.Watched {
 		out.Used = a.used
 	}
 	return out
@@ -381,7 +376,7 @@ func (a *account) takeLife(of *life) {
 
 // firstActiveIn records the claim's first activity, if the division of its device makes it certain.
 func (a *account) firstActiveIn(from, to time.Time, divided join.Attribution) {
-	if a.ofClaim.partial || !divided.Certain() {
+	if a.Partial || !divided.Certain() {
 		return
 	}
 	if v := a.lived(); v.FirstActive.IsZero() && to.After(v.Prepared) {
@@ -394,7 +389,7 @@ func (a *account) firstActiveIn(from, to time.Time, divided join.Attribution) {
 func (a *account) lifeAtEnd() book.Life {
 	out := a.known().Life
 	out.Ended = a.ended
-	if !out.FirstActive.IsZero() && a.ofClaim.attribution.Certain() {
+	if !out.FirstActive.IsZero() && a.Attribution.Certain() {
 		out.LastActive = a.active
 	}
 	return out
@@ -406,7 +401,6 @@ type activeTime struct {
 	used      float64   // seconds in which it was active for the account
 	usedUntil time.Time // earlier activity is counted in used
 	unsampled float64   // seconds before usedUntil in which others were active, and no sample has shown that it was
-	watched   bool      // the device's activity has been measured at some time
 }
 
 // samplesApart is the longest time between two samples of a holder in which the device's activity

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 )
 
 // books are the accounts of claims and of pods.
@@ -88,26 +89,33 @@ func (b *accountBook) of(key book.HolderKey, uid string) *account {
 		return nil
 	}
 	for _, a := range slices.Backward(l.accounts) {
-		if a.uid == uid && !a.ofClaim.closed {
+		if a.UID == uid && !a.Closed {
 			return a
 		}
 	}
 	return nil
 }
 
-// begin opens an account.
-func (b *accountBook) begin(d *device, key book.HolderKey, born, now time.Time) *account {
-	a := &account{
-		key: key, device: d, born: born, activeTime: activeTime{active: now}, youth: youth{young: b.minLifetime > 0},
-	}
-	if b.fits && key.Name != "" {
-		a.ofClaim.fit = &fitting{}
-	}
+// lineageOf returns the accounts of a name for a device, which it creates if necessary.
+func (b *accountBook) lineageOf(key book.HolderKey) *lineage {
 	l := b.accounts[key]
 	if l == nil {
 		l = &lineage{}
 		b.accounts[key], b.order = l, nil
 	}
+	return l
+}
+
+// begin opens an account.
+func (b *accountBook) begin(d *device, key book.HolderKey, born, now time.Time) *account {
+	a := &account{
+		key: key, device: d, born: born, activeTime: activeTime{active: now},
+		AccountFacts: saved.AccountFacts{Young: b.minLifetime > 0},
+	}
+	if b.fits && key.Name != "" {
+		a.ofClaim.fit = &fitting{}
+	}
+	l := b.lineageOf(key)
 	i := len(l.accounts)
 	if i > 0 && born.Before(l.accounts[i-1].born) { // its hold became known late
 		i--
@@ -145,10 +153,10 @@ func (b *accountBook) merge(a, of *account) {
 	if of.ofClaim.life != nil {
 		a.takeLife(of.ofClaim.life)
 	}
-	a.ofClaim.users = append(a.ofClaim.users, of.ofClaim.users...)
-	a.ofClaim.partial = a.ofClaim.partial || of.ofClaim.partial
+	a.Users = append(a.Users, of.Users...)
+	a.Partial = a.Partial || of.Partial
 	a.changed()
-	a.divide(of.ofClaim.attribution)
+	a.divide(of.Attribution)
 	b.remove(of)
 	of.drop()
 }
@@ -210,8 +218,8 @@ func (a *account) showPresent(now time.Time) {
 			a.gauges[m.gauge] = newSeries(m.key)
 		}
 	}
-	if a.device.measured && !a.watched {
-		a.watched = true
+	if a.device.measured && !a.Watched {
+		a.Watched = true
 		a.changed()
 	}
 }
@@ -368,7 +376,7 @@ func (b *books) resolve(d *deviceBook, all []hold, from, now time.Time) {
 func markUnclaimed(all []*hold) {
 	plugged := func(h *hold, is bool) bool { return h.by.pod != nil && h.share.ByPlugin() == is }
 	for _, h := range all {
-		if plugged(h, true) && !h.by.pod.youth.aggregated && !slices.ContainsFunc(all, func(o *hold) bool {
+		if plugged(h, true) && !h.by.pod.Aggregated && !slices.ContainsFunc(all, func(o *hold) bool {
 			return plugged(o, false) && o.by.pod == h.by.pod
 		}) {
 			h.by.pod.unclaimed = true
@@ -389,7 +397,7 @@ func (b *accountBook) named(h *hold) (namespace, name, uid string, present *acco
 func (b *accountBook) accountOf(d *deviceBook, h *hold, before []*hold, begun, now time.Time) *account {
 	namespace, name, uid, present := b.named(h)
 	present = present.present()
-	if present != nil && present.youth.aggregated {
+	if present != nil && present.Aggregated {
 		if !h.To.IsZero() {
 			return present
 		}
@@ -399,7 +407,7 @@ func (b *accountBook) accountOf(d *deviceBook, h *hold, before []*hold, begun, n
 	known := b.of(key, uid)
 	a := present
 	switch {
-	case present != nil && present.dropped, present != nil && uid != "" && present.uid != "" && present.uid != uid:
+	case present != nil && present.dropped, present != nil && uid != "" && present.UID != "" && present.UID != uid:
 		a = known
 	case present == nil:
 		if a = known; a == nil {
@@ -412,8 +420,8 @@ func (b *accountBook) accountOf(d *deviceBook, h *hold, before []*hold, begun, n
 	if a == nil {
 		a = b.begin(&d.device, key, begun, now)
 	}
-	if uid != "" && uid != a.uid {
-		a.uid = uid
+	if uid != "" && uid != a.UID {
+		a.UID = uid
 		a.changed()
 	}
 	b.reopen(a, now)
@@ -426,7 +434,7 @@ func (b *accountBook) accountOf(d *deviceBook, h *hold, before []*hold, begun, n
 func (b *accountBook) continued(key book.HolderKey, uid string, h *hold, before []*hold) *account {
 	a := b.accounts[key].newest()
 	switch {
-	case a == nil, a.uid != "" && uid != "":
+	case a == nil, a.UID != "" && uid != "":
 		return nil
 	case key.Name == "":
 		return a

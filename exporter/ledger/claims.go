@@ -65,18 +65,17 @@ func (c *closing) closeDropped(a *account) {
 }
 
 func (a *account) close() book.Closed {
-	a.ofClaim.closed = true
+	a.Closed = true
 	a.changed()
 	c := book.Closed{
-		HolderKey: a.key, UID: a.uid, Born: a.born, Ended: a.ended,
-		Partial: a.ofClaim.partial, Attribution: a.ofClaim.attribution,
+		HolderKey: a.key, UID: a.UID, Born: a.born, Ended: a.ended, Partial: a.Partial, Attribution: a.Attribution,
 		Life: a.lifeAtEnd(), Held: a.allocated, HeldBound: a.edges, Amounts: make([]book.Amount, 0, len(a.totals)),
 		Witnessed: slices.Clone(a.witnessed),
 	}
 	if a.device.joined != nil {
 		c.Model = a.device.joined.Entry.Model
 	}
-	for _, u := range a.ofClaim.users {
+	for _, u := range a.Users {
 		c.Users = append(c.Users, book.User{Name: u.Name, UID: u.UID})
 	}
 	slices.SortFunc(c.Users, func(x, y book.User) int {

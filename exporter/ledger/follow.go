@@ -138,7 +138,7 @@ func (b *books) renew(d *deviceBook, all []hold, from time.Time, before time.Dur
 	for i := range all {
 		h := &all[i]
 		if h.From.IsZero() && h.by.pod != nil {
-			h.by.pod.youth.young = false
+			h.by.pod.Young = false
 			h.by.pod.changed()
 			b.markPartial(h.by.claim, h.share)
 		}
@@ -208,7 +208,7 @@ func (b *books) markPartial(a *account, s *join.Share) {
 	if !s.AllocatedAt.Before(b.started) {
 		return
 	}
-	a.ofClaim.partial = true
+	a.Partial = true
 	a.changed()
 	if a.ofClaim.fit != nil {
 		a.ofClaim.fit.Partial = true

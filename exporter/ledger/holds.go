@@ -147,7 +147,7 @@ func widened(d podresources.Doubt, later time.Duration) podresources.Doubt {
 // isOther reports whether the claim or pod of a hold is a different one than the one that was
 // charged: its UID was outdated.
 func (c *charged) isOther(h *hold) bool {
-	other := func(a *account, uid string) bool { return a != nil && uid != "" && a.uid != "" && a.uid != uid }
+	other := func(a *account, uid string) bool { return a != nil && uid != "" && a.UID != "" && a.UID != uid }
 	return other(c.claim, h.share.ClaimUID) || other(c.pod, h.uid)
 }
 
@@ -164,7 +164,7 @@ func (h *hold) nextPeriod(id driver.ID, divided join.Attribution, begun, decided
 	p.Hold, p.Claim, p.ShareID, p.Admin = h.ID, h.share.Claim, h.share.ShareID, h.share.Admin
 	p.ClaimUID, p.PodUID = cmp.Or(h.share.ClaimUID, p.ClaimUID), cmp.Or(h.uid, p.PodUID)
 	if by.claim != nil {
-		p.ClaimUID, p.PodUID = by.claim.uid, by.pod.uid
+		p.ClaimUID, p.PodUID = by.claim.UID, by.pod.UID
 	}
 	if by.period == nil && !h.From.IsZero() {
 		p.FromDoubt = widened(h.FromDoubt, begun.Sub(h.From))
@@ -217,7 +217,7 @@ func eachHolder(s *segment, f func(a *account, pod bool)) {
 	for i := range s.Pods {
 		a := s.Pods[i].Holder
 		w := a.youth.workload
-		if a.youth.aggregated {
+		if a.Aggregated {
 			w = a
 		} else {
 			f(a, true)
@@ -238,7 +238,7 @@ func endAccounts(t, replaced segments, from time.Time) {
 	}
 	end := func(s *segment, until time.Time) {
 		for p := range s.Parts() {
-			if !p.Holder.youth.aggregated && !done[p.Holder] {
+			if !p.Holder.Aggregated && !done[p.Holder] {
 				done[p.Holder] = true
 				p.Holder.end(until)
 			}
@@ -254,7 +254,7 @@ func endAccounts(t, replaced segments, from time.Time) {
 
 // endWithout ends an account of a hold that took no time, and so has no segment.
 func (a *account) endWithout(t segments, at time.Time) {
-	if a.ended.IsZero() && !a.youth.aggregated && t.Last().PartOf(a) == nil {
+	if a.ended.IsZero() && !a.Aggregated && t.Last().PartOf(a) == nil {
 		a.end(at)
 	}
 }

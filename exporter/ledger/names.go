@@ -54,7 +54,7 @@ func (b *accountBook) keepNames(now time.Time, retention time.Duration) {
 		if a.exported(now, retention) {
 			a.name.needed = now
 		}
-		if !a.youth.young {
+		if !a.Young {
 			a.name.mature = now
 		}
 	}
@@ -120,7 +120,7 @@ func (b *accountBook) aggregate(now time.Time) {
 		}
 		switch {
 		case end.Sub(a.born) >= b.minLifetime:
-			a.youth.young, a.youth.workload, a.youth.matured = false, nil, now
+			a.Young, a.youth.workload, a.youth.matured = false, nil, now
 			a.changed()
 		case a.ended.IsZero():
 			a.youth.workload = b.workloadOf(a, now)
@@ -136,7 +136,7 @@ func (b *accountBook) aggregate(now time.Time) {
 	}
 	for _, l := range b.accounts {
 		switch a := l.newest(); {
-		case !a.youth.aggregated:
+		case !a.Aggregated:
 		case len(a.youth.members) > 0:
 			a.setEnd(time.Time{})
 		case a.ended.IsZero():
@@ -161,7 +161,7 @@ func (b *accountBook) workloadOf(a *account, now time.Time) *account {
 			w = b.begin(a.device, key, a.born, now)
 		}
 		b.reopen(w, now)
-		w.youth.young, w.youth.aggregated = false, true
+		w.Young, w.Aggregated = false, true
 		w.changed()
 		a.youth.workload = w
 	}
@@ -178,7 +178,7 @@ func (b *accountBook) youngOnes() []*account {
 	var out []*account
 	for _, l := range b.sorted() {
 		for _, a := range slices.Backward(l.accounts) {
-			if a.youth.young {
+			if a.Young {
 				out = append(out, a)
 			}
 		}

@@ -290,20 +290,15 @@ func (r *restorer) point(p saved.Point) readings.Point {
 func (r *restorer) account(number uint32, s saved.Account) {
 	d, sums, doubts := r.devices[s.Device], r.Sums[number], r.Doubts[number]
 	a := &account{
-		key: book.HolderKey{Namespace: s.Namespace, Name: s.Name, Device: d.id}, uid: s.UID, device: &d.device,
-		born: stamped(s.Born), ended: r.at(s.Ended),
-		charged: r.at(s.Ended),
+		AccountFacts: s.AccountFacts, device: &d.device,
+		key:  book.HolderKey{Namespace: s.Namespace, Name: s.Name, Device: d.id},
+		born: stamped(s.Born), ended: r.at(s.Ended), charged: r.at(s.Ended),
 		accountSums: accountSums{
 			allocated: sums.Allocated, share: sums.Share, edges: doubts.Edges, unread: doubts.Unread,
 			lastError: stamped(s.LastError),
 		},
-		activeTime: activeTime{
-			active: r.at(sums.Active), used: sums.Used, usedUntil: r.at(sums.UsedUntil), watched: s.Watched,
-		},
-		ofClaim: claimFacts{
-			attribution: join.Attribution(s.Attribution), partial: s.Partial, closed: s.Closed, users: s.Users,
-		},
-		youth: youth{young: s.Young, matured: stamped(s.Matured), aggregated: s.Aggregated},
+		activeTime: activeTime{active: r.at(sums.Active), used: sums.Used, usedUntil: r.at(sums.UsedUntil)},
+		youth:      youth{matured: stamped(s.Matured)},
 	}
 	if a.ended.IsZero() {
 		a.charged = r.kept.Time
@@ -376,7 +371,7 @@ func (r *restorer) held(number uint32, s saved.Held) {
 	for _, of := range s.Segments {
 		next := segment{
 			From: r.at(of.From), Claims: r.parts(of.Claims), Pods: r.parts(of.Pods), Guessed: of.Guessed,
-			Attribution: join.Attribution(of.Attribution),
+			Attribution: of.Attribution,
 		}
 		next.SetUnattributed()
 		if len(out) == 0 {
@@ -407,7 +402,7 @@ func (r *restorer) periods(number uint32, s saved.Periods) {
 			Hold: podresources.HoldID(p.Hold), Device: d.id, ClaimUID: p.ClaimUID, ShareID: p.ShareID, PodUID: p.PodUID,
 			Claim: podresources.Claim{Namespace: p.Namespace, Name: p.Claim}, Older: p.Older, From: r.at(p.From),
 			Pod: podresources.Pod{Namespace: p.PodNamespace, Name: p.Pod}, Admin: p.Admin, To: r.at(p.To),
-			Attribution: join.Attribution(p.Attribution), FromDoubt: podresources.Doubt{Early: p.FromEarly, Late: p.FromLate},
+			Attribution: p.Attribution, FromDoubt: podresources.Doubt{Early: p.FromEarly, Late: p.FromLate},
 			ToDoubt: podresources.Doubt{Early: p.ToEarly, Late: p.ToLate},
 		})
 	}
@@ -440,20 +435,9 @@ func (r *restorer) chain() {
 	for _, s := range r.Accounts {
 		later[s.Earlier] = true
 	}
-	for number, a := range r.accounts {
-		if later[number] {
-			continue
-		}
-		of := &r.ledger.claims
-		if r.Accounts[number].OfPod {
-			of = &r.ledger.pods
-		}
-		of.accounts[a.key] = r.lineage(number)
-		for _, a := range of.accounts[a.key].accounts {
-			if of.fits && a.key.Name != "" {
-				a.resumeFit()
-			}
-			of.distributions.enter(a)
+	for number := range r.Accounts {
+		if !later[number] {
+			r.enter(number)
 		}
 	}
 	if len(r.accounts) > 0 { // they follow each other in a circle
@@ -461,22 +445,30 @@ func (r *restorer) chain() {
 	}
 }
 
-// lineage takes the accounts of a name, of which the newest has a number.
-func (r *restorer) lineage(number uint32) *lineage {
-	l, released := &lineage{}, (*saved.Amounts)(nil)
-	for r.accounts[number] != nil {
-		l.accounts, released = append(l.accounts, r.accounts[number]), r.Accounts[number].Released
-		delete(r.accounts, number)
-		number = r.Accounts[number].Earlier
+// enter adds an account to its book, after the earlier ones of its name.
+func (r *restorer) enter(number uint32) {
+	a, s := r.accounts[number], r.Accounts[number]
+	if a == nil {
+		return
 	}
-	slices.Reverse(l.accounts)
-	if m := released; m != nil {
+	delete(r.accounts, number)
+	r.enter(s.Earlier)
+	of := &r.ledger.claims
+	if s.OfPod {
+		of = &r.ledger.pods
+	}
+	l := of.lineageOf(a.key)
+	l.accounts = append(l.accounts, a)
+	if m := s.Released; m != nil {
 		l.released = &book.Amounts{
 			Born: stamped(m.Born), Shown: stamped(m.Shown), Values: r.values(m.Values), Allocated: m.Allocated,
 			Share: m.Share, Used: m.Used,
 		}
 	}
-	return l
+	if of.fits && a.key.Name != "" {
+		a.resumeFit()
+	}
+	of.distributions.enter(a)
 }
 
 // distribution restores the distribution of a claim. The claim's accounts must exist.
@@ -517,8 +509,7 @@ func (r *restorer) names(of *accountBook, records map[uint32]saved.Name) {
 		if !of.ofPods {
 			n.labels = s.Labels
 		} else if s.Known {
-			meta := podresources.PodMeta(s.PodMeta)
-			n.meta = &meta
+			n.meta = &s.PodMeta
 		}
 	}
 }

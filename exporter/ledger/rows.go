@@ -148,7 +148,7 @@ func (b *accountBook) rows(now time.Time, retention time.Duration) rows {
 		for i, a := range slices.Backward(l.accounts) {
 			switch {
 			case !a.exported(now, retention):
-			case a.youth.young:
+			case a.Young:
 				out.young = append(out.young, w.row(a))
 			case shown:
 				out.earlier = append(out.earlier, w.row(a))
@@ -175,7 +175,7 @@ func (w *rowWriter) row(a *account) book.Holder {
 	start := len(w.slab)
 	w.slab = append(a.appendTotals(a.appendGauges(w.slab, w.now)), a.witnessed...)
 	h := book.Holder{
-		HolderKey: &a.key, UID: a.uid, Amounts: a.amounts(), Ended: a.ended, Unclaimed: a.unclaimed, LastError: a.lastError,
+		HolderKey: &a.key, UID: a.UID, Amounts: a.amounts(), Ended: a.ended, Unclaimed: a.unclaimed, LastError: a.lastError,
 	}
 	h.Values = w.slab[start:len(w.slab):len(w.slab)]
 	if a.ended.IsZero() && a.device.measured {
@@ -193,7 +193,7 @@ func (w *rowWriter) complete(h *book.Holder, l *lineage, i int) {
 	if before := l.before(i); before != nil {
 		h.Named = plus(&h.Amounts, before, a)
 		for _, e := range slices.Backward(l.accounts[:i]) { // a pod that was replaced may still run
-			if e.ended.IsZero() && !e.youth.young {
+			if e.ended.IsZero() && !e.Young {
 				e.addGauges(h.Named, w.now)
 			}
 		}
@@ -232,7 +232,7 @@ func (a *account) addGauges(m *book.Amounts, now time.Time) {
 
 // use returns the account's parts of the device's quantities.
 func (a *account) use() join.Use {
-	if !a.youth.aggregated {
+	if !a.Aggregated {
 		return a.device.timeline.Last().UseOf(a)
 	}
 	var sum join.Use

@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // The number of turns between two writes of claims' use, and of possible errors. Both are written
@@ -185,7 +186,7 @@ func (w *saver) held(d *deviceBook) {
 			continue
 		}
 		segment := saved.Segment{
-			Claims: w.partsOf(s.Claims), Pods: w.partsOf(s.Pods), Guessed: s.Guessed, Attribution: string(s.Attribution),
+			Claims: w.partsOf(s.Claims), Pods: w.partsOf(s.Pods), Guessed: s.Guessed, Attribution: s.Attribution,
 		}
 		if i > first {
 			segment.From = w.at(s.From)
@@ -210,7 +211,7 @@ func (w *saver) periods(d *deviceBook) {
 		r.Periods = append(r.Periods, saved.Period{
 			Namespace: p.Claim.Namespace, Claim: p.Claim.Name, ClaimUID: p.ClaimUID, ShareID: p.ShareID,
 			Pod: p.Pod.Name, PodNamespace: p.Pod.Namespace, PodUID: p.PodUID, Admin: p.Admin, Older: p.Older,
-			Attribution: string(p.Attribution), Hold: uint64(p.Hold), From: w.at(p.From), To: w.at(p.To),
+			Attribution: p.Attribution, Hold: uint64(p.Hold), From: w.at(p.From), To: w.at(p.To),
 			FromEarly: p.FromDoubt.Early, FromLate: p.FromDoubt.Late, ToEarly: p.ToDoubt.Early, ToLate: p.ToDoubt.Late,
 		})
 	}
@@ -219,7 +220,7 @@ func (w *saver) periods(d *deviceBook) {
 
 func (w *saver) accountAndSums(l *lineage, i int, of *accountBook) {
 	a := l.accounts[i]
-	if a.ofClaim.closed && a.written.closedAt == 0 {
+	if a.Closed && a.written.closedAt == 0 {
 		a.written.closedAt = w.turn
 	}
 	number := w.Number(&a.written.object)
@@ -237,18 +238,18 @@ func (w *saver) accountAndSums(l *lineage, i int, of *accountBook) {
 
 func (w *saver) account(l *lineage, i int, of *accountBook) {
 	a := l.accounts[i]
-	over := a.ofClaim.closed && w.turn-a.written.closedAt >= closingTurns
+	over := a.Closed && w.turn-a.written.closedAt >= closingTurns
 	v := a.known()
 	r := &w.records.account
 	*r = saved.Account{
-		Witnessed: r.Witnessed[:0], Shown: r.Shown[:0], Users: a.ofClaim.users,
-		Device: w.Number(&a.device.object), Namespace: a.key.Namespace, Name: a.key.Name, UID: a.uid, OfPod: of.ofPods,
+		AccountFacts: a.AccountFacts, Witnessed: r.Witnessed[:0], Shown: r.Shown[:0],
+		Device: w.Number(&a.device.object), Namespace: a.key.Namespace, Name: a.key.Name, OfPod: of.ofPods,
 		Born: stamp(a.born), Ended: w.at(a.ended), Matured: stamp(a.youth.matured), LastError: stamp(a.lastError),
-		Watched: a.watched, Young: a.youth.young, Aggregated: a.youth.aggregated, Attribution: string(a.ofClaim.attribution),
-		Partial: a.ofClaim.partial, Closed: over, Allocated: stamp(v.Allocated), Waiting: w.at(v.Waiting),
-		Prepared: w.at(v.Prepared), FirstActive: w.at(v.FirstActive), Unprepared: w.at(v.Unprepared),
+		Allocated: stamp(v.Allocated), Waiting: w.at(v.Waiting), Prepared: w.at(v.Prepared),
+		FirstActive: w.at(v.FirstActive), Unprepared: w.at(v.Unprepared),
 		CountedPreparation: v.countedPreparation, CountedActivity: v.countedActivity,
 	}
+	r.Closed = over
 	for i := range a.witnessed {
 		r.Witnessed = append(r.Witnessed, w.series(a.witnessed[i].Series, 0))
 	}
@@ -268,7 +269,7 @@ func (w *saver) account(l *lineage, i int, of *accountBook) {
 		}
 	}
 	w.Put(saved.KindAccount, &a.written.object, r)
-	a.written.current = over || !a.ofClaim.closed
+	a.written.current = over || !a.Closed
 }
 
 func (w *saver) sumsOf(a *account) *saved.Sums {
@@ -347,10 +348,10 @@ func (w *saver) name(ofPods bool, n *name) {
 	r, kind := &w.records.name, saved.KindClaim
 	*r = saved.Name{
 		Namespace: n.key.Namespace, Name: n.key.Name, UID: n.uid, Allocated: stamp(n.allocatedAt),
-		PodMeta: saved.PodMeta{Labels: n.labels}, Known: n.meta != nil,
+		PodMeta: podresources.PodMeta{Labels: n.labels}, Known: n.meta != nil,
 	}
 	if r.Known {
-		r.PodMeta = saved.PodMeta(*n.meta)
+		r.PodMeta = *n.meta
 	}
 	r.Labelled = r.Labels != nil
 	if ofPods {

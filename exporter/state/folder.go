@@ -101,16 +101,19 @@ func (f *folder) create(number uint64) (file, error) {
 	return os.OpenFile(f.name(number), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
 }
 
-func (f *folder) remove(number uint64) error { return os.Remove(f.name(number)) }
-
-// removeBetween removes the segments whose numbers are between two others.
-func (f *folder) removeBetween(after, before uint64) error {
-	if after+1 >= before {
-		return nil
+// remove removes a segment, if there is one.
+func (f *folder) remove(number uint64) error {
+	if err := os.Remove(f.name(number)); !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
+	return nil
+}
+
+// removeBefore removes the segments with smaller numbers.
+func (f *folder) removeBefore(before uint64) error {
 	numbers, err := f.numbers()
 	for _, number := range numbers {
-		if after < number && number < before {
+		if number < before {
 			err = errors.Join(err, f.remove(number))
 		}
 	}

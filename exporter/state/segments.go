@@ -232,8 +232,10 @@ func (l *segments) append(b []byte) (int, error) {
 // begin begins a new segment. While a sync hangs, only those remain that have reached the disk or
 // that it waits for, the last one, and the new one.
 func (l *segments) begin() error {
-	if err := l.folder.removeBetween(l.synced, l.number); err != nil {
-		return driver.WithReason(driver.ReasonTooLarge, fmt.Errorf("%w: %w", errOld, err))
+	if l.number > l.synced+1 { // the one before it was removed when the last one began
+		if err := l.folder.remove(l.number - 1); err != nil {
+			return driver.WithReason(driver.ReasonTooLarge, fmt.Errorf("%w: %w", errOld, err))
+		}
 	}
 	l.close()
 	l.number++
@@ -286,7 +288,7 @@ func (l *segments) syncing() func() error {
 		if err := folder.sync(); err != nil {
 			return fmt.Errorf("sync folder: %w", err)
 		}
-		return folder.removeBetween(0, number)
+		return folder.removeBefore(number)
 	}
 }
 

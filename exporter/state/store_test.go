@@ -581,6 +581,8 @@ func TestSegmentsAreReplaced(t *testing.T) {
 		"%d bytes in segment %d", most, s.log.number)
 	c.bulk = maxFrame
 	s.Commit(t.Context(), time.Now())
+	s.calls.Wait(t.Context())
+	s.calls.Take()
 	expect.That(t, slices.Equal(w.errs, []driver.Reason{driver.ReasonTooLarge}), "a state that is too large: %v", w.errs)
 	w.kill(s)
 	if r, c := w.run(0, true); r == nil || r.Continues || c.sum != 120 {

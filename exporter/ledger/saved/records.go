@@ -4,6 +4,9 @@ import (
 	"encoding/binary"
 	"math"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // Moment is a time on the clock that continues over restarts of the process, in microseconds; 0:
@@ -152,11 +155,11 @@ type Held struct {
 
 // Segment is a time with the same holders. It ends when the next one begins.
 type Segment struct {
-	From        Moment `cbor:"1,keyasint,omitempty"`
-	Claims      []Part `cbor:"2,keyasint,omitempty"`
-	Pods        []Part `cbor:"3,keyasint,omitempty"`
-	Guessed     bool   `cbor:"5,keyasint,omitempty"`
-	Attribution string `cbor:"6,keyasint,omitempty"`
+	From        Moment           `cbor:"1,keyasint,omitempty"`
+	Claims      []Part           `cbor:"2,keyasint,omitempty"`
+	Pods        []Part           `cbor:"3,keyasint,omitempty"`
+	Guessed     bool             `cbor:"5,keyasint,omitempty"`
+	Attribution join.Attribution `cbor:"6,keyasint,omitempty"`
 }
 
 // Part is the part of a device that an account has.
@@ -173,48 +176,40 @@ type Periods struct {
 
 // Period is a time in which a pod held a device.
 type Period struct {
-	Namespace    string        `cbor:"1,keyasint,omitempty"` // of the claim
-	Claim        string        `cbor:"2,keyasint,omitempty"`
-	ClaimUID     string        `cbor:"3,keyasint,omitempty"`
-	ShareID      string        `cbor:"4,keyasint,omitempty"`
-	Pod          string        `cbor:"5,keyasint,omitempty"`
-	PodUID       string        `cbor:"6,keyasint,omitempty"`
-	Admin        bool          `cbor:"7,keyasint,omitempty"`
-	Attribution  string        `cbor:"8,keyasint,omitempty"`
-	From         Moment        `cbor:"9,keyasint,omitempty"`
-	To           Moment        `cbor:"10,keyasint,omitempty"`
-	PodNamespace string        `cbor:"11,keyasint,omitempty"`
-	Older        bool          `cbor:"12,keyasint,omitempty"`
-	FromEarly    time.Duration `cbor:"13,keyasint,omitempty"` // doubts
-	FromLate     time.Duration `cbor:"14,keyasint,omitempty"`
-	ToEarly      time.Duration `cbor:"15,keyasint,omitempty"`
-	ToLate       time.Duration `cbor:"16,keyasint,omitempty"`
-	Hold         uint64        `cbor:"17,keyasint,omitempty"` // 0: written by a program whose holds had no identity
+	Namespace    string           `cbor:"1,keyasint,omitempty"` // of the claim
+	Claim        string           `cbor:"2,keyasint,omitempty"`
+	ClaimUID     string           `cbor:"3,keyasint,omitempty"`
+	ShareID      string           `cbor:"4,keyasint,omitempty"`
+	Pod          string           `cbor:"5,keyasint,omitempty"`
+	PodUID       string           `cbor:"6,keyasint,omitempty"`
+	Admin        bool             `cbor:"7,keyasint,omitempty"`
+	Attribution  join.Attribution `cbor:"8,keyasint,omitempty"`
+	From         Moment           `cbor:"9,keyasint,omitempty"`
+	To           Moment           `cbor:"10,keyasint,omitempty"`
+	PodNamespace string           `cbor:"11,keyasint,omitempty"`
+	Older        bool             `cbor:"12,keyasint,omitempty"`
+	FromEarly    time.Duration    `cbor:"13,keyasint,omitempty"` // doubts
+	FromLate     time.Duration    `cbor:"14,keyasint,omitempty"`
+	ToEarly      time.Duration    `cbor:"15,keyasint,omitempty"`
+	ToLate       time.Duration    `cbor:"16,keyasint,omitempty"`
+	Hold         uint64           `cbor:"17,keyasint,omitempty"` // 0: written by a program whose holds had no identity
 }
 
 // Account is what a claim or pod was charged for one device, except its sums.
 type Account struct {
-	Device     uint32   `cbor:"2,keyasint,omitempty"` // its number
-	Namespace  string   `cbor:"3,keyasint,omitempty"`
-	Name       string   `cbor:"4,keyasint,omitempty"`
-	UID        string   `cbor:"5,keyasint,omitempty"`
-	OfPod      bool     `cbor:"6,keyasint,omitempty"`
-	Born       Stamp    `cbor:"7,keyasint,omitempty"`
-	Ended      Moment   `cbor:"8,keyasint,omitempty"`
-	Matured    Stamp    `cbor:"9,keyasint,omitempty"`
-	LastError  Stamp    `cbor:"10,keyasint,omitempty"`
-	Watched    bool     `cbor:"11,keyasint,omitempty"`
-	Young      bool     `cbor:"12,keyasint,omitempty"`
-	Aggregated bool     `cbor:"13,keyasint,omitempty"`
-	Earlier    uint32   `cbor:"14,keyasint,omitempty"` // number of the previous account of the name
-	Witnessed  []Series `cbor:"15,keyasint,omitempty"` // without values
-	Shown      []Stamp  `cbor:"16,keyasint,omitempty"` // when each total was first shown, or Never
-	Released   *Amounts `cbor:"17,keyasint,omitempty"` // charges of accounts that are not kept any more
-	// Attribution is the least certain one.
-	Attribution string `cbor:"18,keyasint,omitempty"`
-	Partial     bool   `cbor:"19,keyasint,omitempty"`
-	Closed      bool   `cbor:"20,keyasint,omitempty"`
-	Users       []User `cbor:"21,keyasint,omitempty"`
+	Device    uint32 `cbor:"2,keyasint,omitempty"` // its number
+	Namespace string `cbor:"3,keyasint,omitempty"`
+	Name      string `cbor:"4,keyasint,omitempty"`
+	OfPod     bool   `cbor:"6,keyasint,omitempty"`
+	AccountFacts
+	Born      Stamp    `cbor:"7,keyasint,omitempty"`
+	Ended     Moment   `cbor:"8,keyasint,omitempty"`
+	Matured   Stamp    `cbor:"9,keyasint,omitempty"`
+	LastError Stamp    `cbor:"10,keyasint,omitempty"`
+	Earlier   uint32   `cbor:"14,keyasint,omitempty"` // number of the previous account of the name
+	Witnessed []Series `cbor:"15,keyasint,omitempty"` // without values
+	Shown     []Stamp  `cbor:"16,keyasint,omitempty"` // when each total was first shown, or Never
+	Released  *Amounts `cbor:"17,keyasint,omitempty"` // charges of accounts that are not kept any more
 	// The life of a claim.
 	Allocated          Stamp  `cbor:"23,keyasint,omitempty"`
 	Waiting            Moment `cbor:"24,keyasint,omitempty"`
@@ -223,6 +218,20 @@ type Account struct {
 	Unprepared         Moment `cbor:"27,keyasint,omitempty"`
 	CountedPreparation bool   `cbor:"28,keyasint,omitempty"` // it is in the driver's distributions
 	CountedActivity    bool   `cbor:"29,keyasint,omitempty"`
+}
+
+// AccountFacts are facts about an account that the ledger has in the same form.
+type AccountFacts struct {
+	UID     string `cbor:"5,keyasint,omitempty"`  // of the claim or pod; empty: not known yet
+	Watched bool   `cbor:"11,keyasint,omitempty"` // the device's activity has been measured at some time
+	// Of a pod.
+	Young      bool `cbor:"12,keyasint,omitempty"` // it has held the device for less than the book's minLifetime
+	Aggregated bool `cbor:"13,keyasint,omitempty"` // the account is for the young pods of a workload
+	// Of a claim.
+	Attribution join.Attribution `cbor:"18,keyasint,omitempty"` // the least certain way in which the device was divided
+	Partial     bool             `cbor:"19,keyasint,omitempty"` // it began before the kubelet's first answer
+	Closed      bool             `cbor:"20,keyasint,omitempty"` // its charges were reported
+	Users       []User           `cbor:"21,keyasint,omitempty"` // the pods that used it
 }
 
 // User is a pod that used a claim.
@@ -338,24 +347,13 @@ type Lives struct {
 	Active      Stamp  `cbor:"7,keyasint,omitempty"`
 }
 
-// Name is the identity of a claim or pod.
+// Name is the identity of a claim or pod. A claim has only labels.
 type Name struct {
 	Namespace string `cbor:"2,keyasint,omitempty"`
 	Name      string `cbor:"3,keyasint,omitempty"`
 	UID       string `cbor:"4,keyasint,omitempty"`
 	Allocated Stamp  `cbor:"5,keyasint,omitempty"`
-	PodMeta
+	podresources.PodMeta
 	Known    bool `cbor:"12,keyasint,omitempty"` // a pod's object is known
 	Labelled bool `cbor:"13,keyasint,omitempty"` // the labels are known
-}
-
-// PodMeta is [podresources.PodMeta]. A claim has only Labels.
-type PodMeta struct {
-	OwnerKind    string   `cbor:"7,keyasint,omitempty"`
-	OwnerName    string   `cbor:"8,keyasint,omitempty"`
-	WorkloadKind string   `cbor:"9,keyasint,omitempty"`
-	WorkloadName string   `cbor:"10,keyasint,omitempty"`
-	Queue        string   `cbor:"11,keyasint,omitempty"`
-	Alone        bool     `cbor:"14,keyasint,omitempty"`
-	Labels       []string `cbor:"6,keyasint,omitempty"` // alternating names and values
 }
