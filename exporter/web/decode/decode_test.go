@@ -76,8 +76,8 @@ func TestHonest(t *testing.T) {
 	d, c := page.Devices[0], page.Claims[0]
 	expect.That(t, d.Model == `A "\é` && d.Utilization == present.Figure{Text: "50.0 %", Number: 0.5} &&
 		d.Holders[0].Pods == "n/p, q" && c.ID == d.ID && c.State == "active" && c.Power.Number == 7, "%+v, %+v", d, c)
-	summary, err := Read[present.Summary](strings.NewReader(`{"node":"n","devices":{"active":8},"more":2,"down":{"nvml":"timeout"},
-		"claims":[{"namespace":"n","name":"c","state":"active","devices":2,"pods":["p"]}],
+	summary, err := Read[present.Summary](strings.NewReader(`{"node":"n","devices":{"active":8},"more":2,
+		"down":{"nvml":"timeout"},"claims":[{"namespace":"n","name":"c","state":"active","devices":2,"pods":["p"]}],
 		"incidents":[{"id":"1","kind":"xid","hit":["n/c"]}]}`), a)
 	if err != nil || summary.Node != "n" || summary.Devices["active"] != 8 || summary.More != 2 ||
 		summary.Down["nvml"] != "timeout" || summary.Claims[0].Pods[0] != "p" || summary.Incidents[0].Hit[0] != "n/c" {
