@@ -208,7 +208,7 @@ func (f *fleet) renewNode(ctx context.Context, before *state, address string, ti
 	memory := f.memory.Open(maxSummary)
 	var summary present.Summary
 	tag, err := f.ask(asking, address, "/api/v1/summary", before.tag, func(r io.Reader) (err error) {
-		summary, err = decode.Summary(r, memory)
+		summary, err = decode.Read[present.Summary](r, memory)
 		return err
 	})
 	f.mu.Lock()

@@ -67,7 +67,7 @@ func (g *gateway) servePage(w http.ResponseWriter, r *http.Request, address stri
 	defer memory.Close()
 	var page present.Page
 	_, err := g.ask(r.Context(), address, "/page/rows", "", func(body io.Reader) (err error) {
-		page, err = decode.Page(body, memory)
+		page, err = decode.Read[present.Page](body, memory)
 		return err
 	})
 	if err == nil {
@@ -214,7 +214,7 @@ func (g *gateway) withDetail(
 	query.Set("json", "")
 	var d present.Detail
 	_, err := g.ask(ctx, address, "/page/detail?"+query.Encode(), "", func(body io.Reader) (err error) {
-		d, err = decode.Detail(body, memory)
+		d, err = decode.Read[present.Detail](body, memory)
 		return err
 	})
 	if err != nil {

@@ -144,16 +144,16 @@ func fromURL(client *http.Client, base *url.URL, name string) Node {
 	return Node{name, get}
 }
 
-// fetch gets a document.
+// fetch gets a document. The account has what it takes.
 func fetch[T any](
-	ctx context.Context, from Node, at string, query url.Values, read func(io.Reader) (T, error),
+	ctx context.Context, from Node, at string, query url.Values, account *decode.Account,
 ) (out T, err error) {
 	body, err := from.get(ctx, at, query)
 	if err != nil {
 		return out, fmt.Errorf("get %s from %s: %w", path.Base(at), from.Name, err)
 	}
 	defer body.Close()
-	if out, err = read(body); err != nil {
+	if out, err = decode.Read[T](body, account); err != nil {
 		return out, fmt.Errorf("decode %s from %s: %w", path.Base(at), from.Name, err)
 	}
 	return out, nil
@@ -317,7 +317,7 @@ func askEach(nodes []Node, asker func(Node) (ask func())) {
 
 // renew asks a node.
 func (a *answer) renew(ctx context.Context, n Node, memory *decode.Account) {
-	page, err := fetch(ctx, n, rowsPath, nil, func(r io.Reader) (present.Page, error) { return decode.Page(r, memory) })
+	page, err := fetch[present.Page](ctx, n, rowsPath, nil, memory)
 	if a.err = err; err != nil {
 		memory.Close()
 		return

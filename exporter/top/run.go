@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
-	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
 // Format is how rows are printed.
@@ -86,11 +85,10 @@ func (c *Config) printJSON(ctx context.Context, w io.Writer) error {
 	askEach(nodes, func(n Node) func() {
 		d, account := &Documents{Name: n.Name}, memory.Open(maxNode)
 		all = append(all, d)
-		raw := func(r io.Reader) (json.RawMessage, error) { return decode.Raw(r, account) }
 		return func() {
 			var without error // the flight recorder may be off
-			d.Snapshot, d.err = fetch(ctx, n, "/api/v1/snapshot", nil, raw)
-			d.Incidents, without = fetch(ctx, n, "/api/v1/incidents", nil, raw)
+			d.Snapshot, d.err = fetch[json.RawMessage](ctx, n, "/api/v1/snapshot", nil, account)
+			d.Incidents, without = fetch[json.RawMessage](ctx, n, "/api/v1/incidents", nil, account)
 			if err := cmp.Or(d.err, without); err != nil {
 				d.Error = err.Error()
 			}
@@ -182,9 +180,7 @@ func (n Node) detail(ctx context.Context, of Subject) ([]string, error) {
 	defer cancel()
 	kind := map[View]string{ViewClaims: "claim", ViewPods: "pod", ViewIncidents: "incident"}[of.View]
 	query := url.Values{cmp.Or(kind, "device"): {of.Name}, "json": {""}}
-	d, err := fetch(ctx, n, detailPath, query, func(r io.Reader) (present.Detail, error) {
-		return decode.Detail(r, newMemory().Open(maxNode))
-	})
+	d, err := fetch[present.Detail](ctx, n, detailPath, query, newMemory().Open(maxNode))
 	if err != nil || len(d.Sections) == 0 {
 		return nil, err
 	}

@@ -10,8 +10,6 @@ import (
 	"errors"
 	"io"
 	"sync/atomic"
-
-	"github.com/dra-exporter/dra-exporter/exporter/present"
 )
 
 var (
@@ -76,57 +74,25 @@ const (
 	itemCost   = 48 // of a list or an object
 )
 
-// Limits of what a node can send.
-const (
-	maxSize    = 64 << 20 // bytes of a document
-	maxSummary = 2 << 20  // bytes of a summary
-)
-
-// Raw reads any document, which stays as it is.
-func Raw(r io.Reader, account *Account) (out json.RawMessage, err error) {
-	err = read(r, maxSize, account, &out)
-	return out, err
-}
-
-// Page reads what /page/rows serves.
-func Page(r io.Reader, account *Account) (out present.Page, err error) {
-	err = read(r, maxSize, account, &out)
-	return out, err
-}
-
-// Detail reads what /page/detail?json serves.
-func Detail(r io.Reader, account *Account) (out present.Detail, err error) {
-	err = read(r, maxSize, account, &out)
-	return out, err
-}
-
-// Summary reads what /api/v1/summary serves.
-func Summary(r io.Reader, account *Account) (out present.Summary, err error) {
-	err = read(r, maxSummary, account, &out)
-	return out, err
-}
-
 // errMore is the error for a document that does not end after its object.
 var errMore = errors.New("more than one object")
 
-// read reads a document of at most size bytes. The account has what it takes.
-func read(r io.Reader, size int64, account *Account, into any) error {
-	g := &guard{from: r, left: size, account: account}
+// Read reads a document. The account has what it takes, and limits that and its text.
+func Read[T any](r io.Reader, account *Account) (out T, err error) {
+	g := &guard{from: r, account: account}
 	d := json.NewDecoder(g)
-	err := d.Decode(into)
-	if err == nil {
+	if err = d.Decode(&out); err == nil {
 		if _, err = d.Token(); errors.Is(err, io.EOF) {
-			return nil
+			return out, nil
 		}
 		err = cmp.Or(err, errMore)
 	}
-	return cmp.Or(g.failed, err) // the JSON decoder may hide the former
+	return out, cmp.Or(g.failed, err) // the JSON decoder may hide the former
 }
 
 // guard estimates the memory that a document takes while it is read.
 type guard struct {
 	from    io.Reader
-	left    int64 // bytes that the document may still have
 	account *Account
 	failed  error
 
@@ -147,11 +113,7 @@ func (g *guard) Read(p []byte) (int, error) {
 	for _, b := range p[:n] {
 		cost += g.see(b)
 	}
-	switch g.left -= int64(n); {
-	case g.failed != nil:
-	case g.left < 0:
-		g.failed = ErrTooLarge
-	default:
+	if g.failed == nil {
 		g.failed = g.account.take(cost)
 	}
 	if g.failed != nil {
