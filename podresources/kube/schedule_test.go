@@ -272,6 +272,21 @@ func TestWaitIsBounded(t *testing.T) {
 	})
 }
 
+// Claims for which there is no budget before the context ends are not requested, and cost nothing.
+func TestBudgetBeyondDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.want(c.putClaims("c", 2*fetchBurst)...)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begun := time.Now()
+		c.node.FollowClaims(ctx)
+		got := c.Usage().Gets
+		expect.That(t, time.Since(begun) == time.Second && got >= fetchBurst && got <= fetchBurst+fetchRate,
+			"%d gets in %v", got, time.Since(begun))
+	})
+}
+
 // reservedJSON is a ResourceClaim that holds one device and is reserved for pods.
 func reservedJSON(name, device string, uids ...string) []byte {
 	reserved := ""
