@@ -91,6 +91,14 @@ func NumberOf[T int64 | uint64 | float64](number T, err error) (float64, bool) {
 	return float64(number), err == nil
 }
 
+// Flag returns 1 for true and 0 for false.
+func Flag(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
 // Check returns the reason to reject a value, or "" for a value that a device can have.
 func (s *Spec) Check(value float64) Reason {
 	switch {

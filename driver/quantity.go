@@ -389,18 +389,9 @@ func table() Catalogue { //nolint:funlen // a table
 			},
 			Activity: Traffic, ActiveLabels: []string{"network", "rdma"},
 		},
-		NetworkPackets: {
-			Name: "network_packets", Type: Counter, NonNegative: true, MaxRate: maxPackets,
-			Help: "Packets that the network device received or transmitted.", Labels: []Label{directions()},
-		},
-		NetworkErrors: {
-			Name: "network_errors", Type: Counter, NonNegative: true, MaxRate: maxPackets,
-			Help: "Packets that the network device received or transmitted with errors.", Labels: []Label{directions()},
-		},
-		NetworkDrops: {
-			Name: "network_drops", Type: Counter, NonNegative: true, MaxRate: maxPackets,
-			Help: "Packets that the network device dropped.", Labels: []Label{directions()},
-		},
+		NetworkPackets: packets("network_packets", "Packets that the network device received or transmitted."),
+		NetworkErrors:  packets("network_errors", "Packets that the network device received or transmitted with errors."),
+		NetworkDrops:   packets("network_drops", "Packets that the network device dropped."),
 		Errors: {
 			Name: "errors", Type: Counter, Sharing: Witnessed, NonNegative: true, MaxRate: maxErrors,
 			Help: "Errors that the device or its driver reported. Those of NVLink 5 (XID 144 to 150) and of " +
@@ -550,10 +541,7 @@ func table() Catalogue { //nolint:funlen // a table
 			Help:   "Voltage of one power supply rail of the device.",
 			Labels: []Label{{Name: "domain"}},
 		},
-		RDMAPackets: {
-			Name: "rdma_packets", Type: Counter, NonNegative: true, MaxRate: maxPackets,
-			Help: "Packets that the RDMA device received or transmitted.", Labels: []Label{directions()},
-		},
+		RDMAPackets: packets("rdma_packets", "Packets that the RDMA device received or transmitted."),
 		RDMAOperations: {
 			Name: "rdma_operations", Type: Counter, NonNegative: true, MaxRate: maxBytesRate,
 			Help: "Operations that the RDMA device counts, by the name of the kernel's file: requests, work requests, packets " +
@@ -581,6 +569,13 @@ func table() Catalogue { //nolint:funlen // a table
 				"which an hour at half of the clock counts half an hour. Its rate is the overall FLOP utilization.",
 			Internal: true, Derived: true,
 		},
+	}
+}
+
+// packets returns a counter of packets by direction.
+func packets(name, help string) Spec {
+	return Spec{
+		Name: name, Help: help, Type: Counter, NonNegative: true, MaxRate: maxPackets, Labels: []Label{directions()},
 	}
 }
 

@@ -211,12 +211,8 @@ func (m *metrics) busy(field string) (float64, bool) {
 	sum, units := 0.0, 0
 	for p := range maxPartitions {
 		name := strconv.Itoa(p) + "/" + field
-		for i := range m.spans[name].count {
-			if n, ok := m.at(name, i); ok && n <= wholePercent {
-				sum += float64(n)
-				units++
-			}
-		}
+		of, n := m.percentages(name, 0, m.spans[name].count)
+		sum, units = sum+of, units+n
 	}
 	return sum / float64(max(units, 1)), units > 0
 }

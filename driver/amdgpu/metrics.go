@@ -101,16 +101,21 @@ func (m *metrics) at(field string, i int) (uint64, bool) {
 // value returns the number of a field with a single one.
 func (m *metrics) value(field string) (uint64, bool) { return m.at(field, 0) }
 
-// mean returns the mean of a field's percentages in a range of positions, false if there is none.
-// Values above 100 are not set.
-func (m *metrics) mean(field string, from, to int) (float64, bool) {
-	sum, n := 0.0, 0
+// percentages returns the sum and number of a field's percentages in a range of positions. Values
+// above 100 are not set.
+func (m *metrics) percentages(field string, from, to int) (sum float64, n int) {
 	for i := from; i < min(to, m.spans[field].count); i++ {
 		if v, ok := m.at(field, i); ok && v <= wholePercent {
 			sum += float64(v)
 			n++
 		}
 	}
+	return sum, n
+}
+
+// mean returns the mean of percentages, false if there is none.
+func (m *metrics) mean(field string, from, to int) (float64, bool) {
+	sum, n := m.percentages(field, from, to)
 	return sum / float64(max(n, 1)), n > 0
 }
 
@@ -290,12 +295,9 @@ func throttlers(status uint64, at time.Time) []driver.Reading {
 		{"prochot", bits(46, 47)},
 		{"other", bits(48, 63)},
 	} {
-		value := 0.
-		if status&group.mask != 0 {
-			value = 1
-		}
 		out = append(out, driver.Reading{
-			Quantity: driver.ThrottleActive, Labels: driver.Labels{group.reason}, Value: value, At: at,
+			Quantity: driver.ThrottleActive, Labels: driver.Labels{group.reason},
+			Value: driver.Flag(status&group.mask != 0), At: at,
 		})
 	}
 	return out

@@ -325,7 +325,7 @@ func TestSource(t *testing.T) {
 		New:     begin,
 		Advance: func() { clock = clock.Add(time.Second) },
 		Now:     func() time.Time { return clock },
-		Absent:  func(tb testing.TB) driver.Source { return New(Config{Sysfs: tb.TempDir(), Procfs: tb.TempDir()}) },
+		Absent:  func(tb testing.TB) driver.Source { return New(driver.Host{Sysfs: tb.TempDir(), Procfs: tb.TempDir()}) },
 		Faults: []drivertest.Fault{
 			{
 				Name: "the pod of a device ends", Silent: true, Hits: hitsAMD,

@@ -22,7 +22,7 @@ import (
 
 // Source reads DRM clients. It is a [driver.Source].
 type Source struct {
-	Config
+	driver.Host
 	now func() time.Time
 	index
 
@@ -43,28 +43,19 @@ type limits struct{ scans, files, reads, processes int }
 
 var _ driver.Source = (*Source)(nil)
 
-// Config has the settings of a source.
-type Config struct {
-	Procfs, Sysfs string // where they are mounted
-	// Holders returns the pods that hold a device for which wanted returns true, with PIDs of Procfs.
-	// Sample calls it at most once. Nil: there are none.
-	Holders func(wanted func(*driver.Hardware) bool) []driver.PodProcesses
-}
-
 // FromHost returns the source of a machine.
-func FromHost(h driver.Host) (driver.Source, error) {
-	return New(Config{Procfs: h.Procfs, Sysfs: h.Sysfs, Holders: h.Holders}), nil
-}
+func FromHost(h driver.Host) (driver.Source, error) { return New(h), nil }
 
 // Fills returns the quantities that the source reads.
 func Fills() []driver.Quantity {
 	return []driver.Quantity{driver.Utilization, driver.EngineUtilization, driver.MemoryUsed}
 }
 
-// New returns a source, without reading anything.
-func New(c Config) *Source {
+// New returns a source that uses Procfs, Sysfs and Holders; without Holders, no pods hold devices. It
+// reads nothing yet.
+func New(h driver.Host) *Source {
 	return &Source{
-		Config: c, now: time.Now, cards: drmcard.NewLister(c.Sysfs),
+		Host: h, now: time.Now, cards: drmcard.NewLister(h.Sysfs),
 		processes: map[int]*process{}, clients: map[clientID]*usage{},
 		buffer: make([]byte, maxFile),
 		limits: limits{

@@ -58,7 +58,7 @@ type machine struct {
 func newMachine(tb testing.TB) *machine {
 	m := &machine{tb: tb, root: tb.TempDir(), clock: time.Unix(1_800_000_000, 0)}
 	m.write(cards)
-	m.source = New(Config{
+	m.source = New(driver.Host{
 		Sysfs: m.root, Procfs: filepath.Join(m.root, "proc"),
 		Holders: func(asked func(*driver.Hardware) bool) []driver.PodProcesses {
 			m.asked++
@@ -269,7 +269,7 @@ func BenchmarkSample(b *testing.B) {
 			drivertest.WriteTree(b, root, "proc/1/fd/0 -> /dev/null\n"+gpus(shape.cards))
 			pods := fill(b, root, shape.cards, shape.pods)
 			clock := time.Unix(1_800_000_000, 0)
-			s := New(Config{
+			s := New(driver.Host{
 				Sysfs: root, Procfs: root + "/proc",
 				Holders: func(func(*driver.Hardware) bool) []driver.PodProcesses { return pods },
 			})

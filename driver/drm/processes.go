@@ -198,7 +198,7 @@ func (s *Source) readClient(fdinfo string) (*client, error) {
 // unlessEnded returns nil for an error of a process that has ended or a file that was closed, and
 // other errors unchanged.
 func unlessEnded(err error) error {
-	if err == nil || sysfs.IsGone(err) || errors.Is(err, unix.ESRCH) {
+	if sysfs.HasEnded(err) {
 		return nil
 	}
 	return err

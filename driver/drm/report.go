@@ -30,15 +30,9 @@ type figures struct {
 
 // totals has sums over clients.
 type totals struct {
-	engines   []share
-	memory    uint64 // bytes
+	engines   map[string]float64 // the fraction of time in which a kind was busy, at most 1
+	memory    uint64             // bytes
 	hasMemory bool
-}
-
-// share is the fraction of time in which a kind of engine was busy, at most 1.
-type share struct {
-	engine string
-	busy   float64
 }
 
 // newReport returns the sums over clients of the devices that the pods hold.
@@ -111,19 +105,17 @@ func (r *report) sum(f *figures, u *usage) {
 
 // add adds the share of a client.
 func (t *totals) add(engine string, busy float64) {
-	i := slices.IndexFunc(t.engines, func(s share) bool { return s.engine == engine })
-	if i < 0 {
-		t.engines = append(t.engines, share{engine, min(busy, 1)})
-		return
+	if t.engines == nil {
+		t.engines = map[string]float64{}
 	}
-	t.engines[i].busy = min(t.engines[i].busy+busy, 1)
+	t.engines[engine] = min(t.engines[engine]+busy, 1)
 }
 
 // busiest returns the share of the busiest kind of engine.
 func (t *totals) busiest() float64 {
 	busiest := 0.0
-	for _, s := range t.engines {
-		busiest = max(busiest, s.busy)
+	for _, busy := range t.engines {
+		busiest = max(busiest, busy)
 	}
 	return busiest
 }
@@ -170,11 +162,11 @@ func (r *report) readings(d *device, f *figures) []driver.Reading {
 		return out
 	}
 	labels := map[string]float64{}
-	for _, s := range f.all.engines {
+	for engine, busy := range f.all.engines {
 		d.busy = true
-		if label := engineLabel(s.engine); label != "" {
+		if label := engineLabel(engine); label != "" {
 			d.engines[label] = true
-			labels[label] = max(labels[label], s.busy)
+			labels[label] = max(labels[label], busy)
 		}
 	}
 	if !d.busy {

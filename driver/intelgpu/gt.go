@@ -194,16 +194,9 @@ func (p *pass) measureClocks() {
 	}
 	for _, reason := range []string{"power", "thermal", "hw_thermal", "other"} {
 		if active, ok := throttles[reason]; ok {
-			p.Add(driver.ThrottleActive, boolean(active), reason)
+			p.Add(driver.ThrottleActive, driver.Flag(active), reason)
 		}
 	}
-}
-
-func boolean(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // maxIdle is the highest accepted share of idle time. It is above 1 because two files are read at

@@ -29,7 +29,6 @@ const (
 // without readings, since sysfs has no values for it. A suspended GPU is not woken: its utilization
 // is 0, and everything else is absent.
 type Source struct {
-	Config
 	now    func() time.Time
 	cards  *drmcard.Lister
 	known  map[string]*device // by PCI address
@@ -39,15 +38,8 @@ type Source struct {
 
 var _ driver.Source = (*Source)(nil)
 
-// Config is the configuration of a source.
-type Config struct {
-	Sysfs string // mount point of the host's sysfs
-}
-
 // FromHost returns the source of a machine.
-func FromHost(h driver.Host) (driver.Source, error) {
-	return New(Config{Sysfs: h.Sysfs}), nil
-}
+func FromHost(h driver.Host) (driver.Source, error) { return New(h.Sysfs), nil }
 
 // Fills returns the quantities that the source reads.
 func Fills() []driver.Quantity {
@@ -59,11 +51,9 @@ func Fills() []driver.Quantity {
 	}
 }
 
-// New returns a source. It reads nothing yet.
-func New(c Config) *Source {
-	return &Source{
-		Config: c, now: time.Now, cards: drmcard.NewLister(c.Sysfs), known: map[string]*device{},
-	}
+// New returns a source for a mount point of the host's sysfs. It reads nothing yet.
+func New(root string) *Source {
+	return &Source{now: time.Now, cards: drmcard.NewLister(root), known: map[string]*device{}}
 }
 
 // Name returns intelgpu.

@@ -46,13 +46,13 @@ type machine struct {
 
 func newMachine(tb testing.TB, trees ...string) *machine {
 	m := &machine{Machine: drivertest.NewMachine(tb, trees...)}
-	m.restart(Config{Sysfs: m.Root})
+	m.restart()
 	return m
 }
 
 // restart makes a new source.
-func (m *machine) restart(c Config) {
-	m.source = New(c)
+func (m *machine) restart() {
+	m.source = New(m.Root)
 	m.source.now = m.Now
 }
 

@@ -114,7 +114,7 @@ func hardwareOf(d specs.Device) driver.Hardware {
 	h.Kind = kindOfNodes(h.DeviceNodes)
 	if h.Kind == driver.KindPartition {
 		// The edits of a MIG instance also have its parent's nodes, which would identify the parent.
-		h.DeviceNodes = slices.DeleteFunc(h.DeviceNodes, func(path string) bool { return !strings.HasPrefix(path, migNodes) })
+		h.DeviceNodes = ofMIG(h.DeviceNodes)
 	}
 	for _, n := range d.ContainerEdits.NetDevices {
 		if n != nil && len(n.HostInterfaceName) < maxInterfaceName {
@@ -125,6 +125,11 @@ func hardwareOf(d specs.Device) driver.Hardware {
 		h.NetDev = "" // ambiguous
 	}
 	return h
+}
+
+// ofMIG returns the device nodes of a MIG instance without those of its GPU.
+func ofMIG(paths []string) []string {
+	return slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return !strings.HasPrefix(path, migNodes) })
 }
 
 const (

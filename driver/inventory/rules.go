@@ -110,13 +110,7 @@ func CompleteByName(id driver.ID, h driver.Hardware) (driver.Hardware, bool) {
 		return h, false
 	}
 	h.Kind, h.Vendor, h.Placement = driver.KindPartition, "nvidia", placement
-	var own []string
-	for _, node := range h.DeviceNodes {
-		if strings.HasPrefix(node, migNodes) {
-			own = append(own, node)
-		}
-	}
-	h.DeviceNodes = own
+	h.DeviceNodes = ofMIG(h.DeviceNodes)
 	return h, true
 }
 

@@ -86,13 +86,9 @@ func parseXID(text string) (f failure, counts, ok bool) {
 	if !ok || !found || !f.place(where) {
 		return failure{}, false, false
 	}
-	digits := leadingDigits(rest)
-	code, err := strconv.ParseUint(digits, 10, 31)
-	if err != nil {
+	if f.code, rest, ok = leadingNumber(rest); !ok {
 		return failure{}, false, false
 	}
-	f.code = int64(code)
-	rest = rest[len(digits):]
 	if rest != "" && !strings.HasPrefix(rest, ",") && !strings.HasPrefix(rest, " ") {
 		return failure{}, false, false
 	}
@@ -136,13 +132,11 @@ const switchPrefix = "nvidia-nvswitch"
 func parseSXid(text string) (f failure, counts bool) {
 	_, text, ok := strings.Cut(text, ": SXid (")
 	where, rest, found := strings.Cut(text, "): ")
-	digits := leadingDigits(rest)
-	code, err := strconv.ParseUint(digits, 10, 31)
-	if !ok || !found || err != nil || code < xid.FirstSXid || !f.place(where) {
+	code, rest, isNumber := leadingNumber(rest)
+	if !ok || !found || !isNumber || code < xid.FirstSXid || !f.place(where) {
 		return failure{}, false
 	}
-	f.code = int64(code)
-	rest = strings.TrimPrefix(rest[len(digits):], ", ")
+	f.code, rest = code, strings.TrimPrefix(rest, ", ")
 	f.severity = severityIn(rest)
 	return f, !strings.HasPrefix(rest, "Severity ") && !strings.HasPrefix(rest, "Data {")
 }
@@ -182,12 +176,8 @@ func (f *failure) place(where string) bool {
 // running.
 func processOf(code int64, rest string) int {
 	rest, ok := strings.CutPrefix(rest, ", pid=")
-	if !ok {
-		return 0
-	}
-	digits := leadingDigits(rest)
-	pid, err := strconv.ParseUint(digits, 10, 31)
-	if err != nil || !ofChannel(code, rest[len(digits):]) {
+	pid, rest, isNumber := leadingNumber(rest)
+	if !ok || !isNumber || !ofChannel(code, rest) {
 		return 0
 	}
 	return int(pid)
@@ -211,12 +201,11 @@ func ofChannel(code int64, text string) bool {
 
 func isHex(s string) bool { return s != "" && strings.IndexByte("0123456789abcdefABCDEF", s[0]) >= 0 }
 
-func leadingDigits(s string) string {
-	n := 0
-	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
-		n++
-	}
-	return s[:n]
+// leadingNumber returns the number of at most 31 bits at the start of a text, and the rest.
+func leadingNumber(text string) (number int64, rest string, ok bool) {
+	rest = strings.TrimLeft(text, "0123456789")
+	n, err := strconv.ParseUint(text[:len(text)-len(rest)], 10, 31)
+	return int64(n), rest, err == nil
 }
 
 // record is a record of the kernel log.

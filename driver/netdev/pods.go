@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -178,7 +177,7 @@ func (r *podReader) open(pid int) (uint64, error) {
 
 // ended reports whether an error says that a process has ended, or is a zombie.
 func ended(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL)
+	return sysfs.HasEnded(err) || errors.Is(err, unix.EINVAL)
 }
 
 // sample returns the sample of a device. The kernel's counters move with an interface from

@@ -135,12 +135,8 @@ func ThrottleActive(mask uint64, at time.Time) []driver.Reading {
 		{"hw_power_brake", mask & powerBrake},
 		{"other", other},
 	} {
-		value := 0.
-		if reason.bits != 0 {
-			value = 1
-		}
 		out = append(out, driver.Reading{
-			Quantity: driver.ThrottleActive, Labels: driver.Labels{reason.name}, Value: value, At: at,
+			Quantity: driver.ThrottleActive, Labels: driver.Labels{reason.name}, Value: driver.Flag(reason.bits != 0), At: at,
 		})
 	}
 	return out

@@ -106,11 +106,7 @@ const recoveryAction = "GET_GPU_RECOVERY_ACTION"
 
 // asks adds a reading of NeedsAttention for a flag of NVML.
 func (r *reader) asks(action, reason string, flag uint32) {
-	value := 0.
-	if flag != 0 {
-		value = 1
-	}
-	r.add(driver.NeedsAttention, value, action, reason)
+	r.add(driver.NeedsAttention, driver.Flag(flag != 0), action, reason)
 }
 
 // addSRAM: nvmlEccSramErrorStatus_v1_t, bThresholdExceeded: "if the error threshold of field diag is

@@ -204,10 +204,8 @@ func parseState(value []byte) (up float64, err error) {
 		return 0, err
 	case state < down || state > deferred:
 		return 0, errNoValue
-	case state >= active:
-		return 1, nil
 	}
-	return 0, nil
+	return driver.Flag(state >= active), nil
 }
 
 // parseRate parses the file rate of a port, such as "100 Gb/sec (4X EDR)", in bytes per second.

@@ -12,12 +12,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-const (
-	// maxAttachments is the maximum number of devices that are searched in pods.
-	maxAttachments = 1024
-	// maxPIDs is the maximum number of pods in which one device is searched.
-	maxPIDs = 32
-)
+// maxPIDs is the maximum number of pods in which one device is searched.
+const maxPIDs = 32
 
 // isExclusive reports whether each RDMA device is in one network namespace (`rdma system set netns
 // exclusive`), by the module parameter of ib_core (ib_devices_shared_netns in
@@ -33,10 +29,6 @@ func (s *Source) samplePods(
 	samples []driver.Sample, names []string, start time.Time, bad *sysfs.Problems,
 ) []driver.Sample {
 	attachments := s.Attachments()
-	if len(attachments) > maxAttachments {
-		bad.Add(fmt.Errorf("more than %d RDMA devices of pods: the others are not read", maxAttachments))
-		attachments = attachments[:maxAttachments]
-	}
 	taken := map[string]bool{} // the names of devices that were read
 	for _, name := range names {
 		taken[name] = true
@@ -134,7 +126,7 @@ func pciOf(class sysfs.Dir, name string) string {
 // unlessEnded returns nil for an error of a process that has ended or a file that does not exist,
 // and other errors unchanged.
 func unlessEnded(err error) error {
-	if sysfs.IsGone(err) || errors.Is(err, unix.ESRCH) {
+	if sysfs.HasEnded(err) {
 		return nil
 	}
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {

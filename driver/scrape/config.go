@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -178,7 +179,7 @@ func flatten(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // check returns the first error in the endpoint.
 func (e *Endpoint) check() error {
-	if !endpointName(e.Name) {
+	if !regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`).MatchString(e.Name) {
 		return fmt.Errorf("name: %.64q is not 1 to 63 letters, digits, dots, dashes and underscores", e.Name)
 	}
 	if err := checkURL(e.URL); err != nil {
@@ -197,13 +198,6 @@ func (e *Endpoint) check() error {
 		return fmt.Errorf("client settings: %s", flatten(err.Error()))
 	}
 	return e.checkMetrics()
-}
-
-func endpointName(s string) bool {
-	other := func(r rune) bool {
-		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", r)
-	}
-	return s != "" && len(s) <= 63 && !strings.ContainsFunc(s, other)
 }
 
 func checkURL(raw string) error {

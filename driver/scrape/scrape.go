@@ -38,14 +38,17 @@ type Source struct {
 	now      func() time.Time
 
 	// The fields below are used only by Sample.
-	due        time.Time // time of the next request
-	answered   time.Time // time of the last usable response
-	answer     answer    // values of that response, with times
-	order      []key     // of its values, sorted
-	matched    []bool    // metrics, by rank, that had a usable series in any response
-	err        error     // of the last request
-	fresh      freshness
-	rejections rejections
+	due      time.Time // time of the next request
+	answered time.Time // time of the last usable response
+	answer   answer    // values of that response, with times
+	order    []key     // of its values, sorted
+	matched  []bool    // metrics, by rank, that had a usable series in any response
+	err      error     // of the last request
+	fresh    freshness
+
+	mu       sync.Mutex // guards the fields below
+	rejected driver.Rejections
+	unnamed  []string // lines of Describe
 }
 
 var (
@@ -69,6 +72,7 @@ func New(endpoint Endpoint, sysfs string) (*Source, error) {
 	return &Source{
 		endpoint: endpoint, client: client, rules: rules, now: time.Now, gpus: newAMDGPUs(sysfs),
 		fresh: freshness{refresh: time.Duration(endpoint.Refresh)}, matched: make([]bool, len(endpoint.Metrics)),
+		rejected: driver.Rejections{},
 	}, nil
 }
 
@@ -124,7 +128,7 @@ func (s *Source) refresh(ctx context.Context, now time.Time) error {
 	c := newCollector(s.endpoint, s.rules, s.gpus, now)
 	err := fetch(ctx, s.client, s.endpoint.URL, c)
 	next := c.finish()
-	s.rejections.add(c)
+	s.count(c)
 	if err != nil {
 		return errors.Join(fmt.Errorf("scrape %s: %w", s.endpoint.URL, err), unread)
 	}
@@ -179,44 +183,33 @@ func (s *Source) samples(now time.Time) []driver.Sample {
 
 // Rejected returns the numbers of rejected values since the start. It is safe for concurrent use
 // with Sample.
-func (s *Source) Rejected() driver.Rejections { return s.rejections.snapshot() }
+func (s *Source) Rejected() driver.Rejections {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.rejected)
+}
 
 // Describe returns a line for each label that had placeholders instead of identifiers of hardware
 // in the last response. It is safe for concurrent use with Sample.
 func (s *Source) Describe() []string {
-	s.rejections.mu.Lock()
-	defer s.rejections.mu.Unlock()
-	return s.rejections.unnamed
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unnamed
 }
 
 // Driver returns the DRA driver of the endpoint's devices; "": any driver.
 func (s *Source) Driver() string { return s.endpoint.Driver }
 
-// rejections has the counts and descriptions of rejected values.
-type rejections struct {
-	mu      sync.Mutex
-	counts  driver.Rejections
-	unnamed []string // lines of Describe
-}
-
-func (r *rejections) add(c *collector) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.unnamed = nil
+// count counts and describes the values that were rejected.
+func (s *Source) count(c *collector) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rejected.AddAll(c.rejected)
+	s.unnamed = nil
 	for _, label := range slices.Sorted(maps.Keys(c.unnamed)) {
-		r.unnamed = append(r.unnamed, fmt.Sprintf("label %s is empty or a placeholder in %d series, which therefore "+
+		s.unnamed = append(s.unnamed, fmt.Sprintf("label %s is empty or a placeholder in %d series, which therefore "+
 			"identify no hardware", label, c.unnamed[label]))
 	}
-	if r.counts == nil {
-		r.counts = driver.Rejections{}
-	}
-	r.counts.AddAll(c.rejected)
-}
-
-func (r *rejections) snapshot() driver.Rejections {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return maps.Clone(r.counts)
 }
 
 // answer has the values of one response.

@@ -44,10 +44,17 @@ func (d Dir) Close() { _ = unix.Close(int(d)) }
 
 // openAt opens a file for reading. It never blocks, even if the file is a pipe.
 func openAt(at Dir, path string, flags int) (int, error) {
+	return uninterrupted(func() (int, error) {
+		return unix.Openat(int(at), path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|flags, 0)
+	})
+}
+
+// uninterrupted makes a system call again if a signal has interrupted it.
+func uninterrupted(call func() (int, error)) (int, error) {
 	for {
-		fd, err := unix.Openat(int(at), path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|flags, 0)
+		n, err := call()
 		if !errors.Is(err, unix.EINTR) {
-			return fd, err
+			return n, err
 		}
 	}
 }
@@ -144,10 +151,7 @@ func (r *Reader) Value(at Dir, path string) ([]byte, error) {
 	if !isRegular(fd) {
 		return nil, ErrNotRegular
 	}
-	n, err := unix.Read(fd, r.buffer[:])
-	for errors.Is(err, unix.EINTR) {
-		n, err = unix.Read(fd, r.buffer[:])
-	}
+	n, err := uninterrupted(func() (int, error) { return unix.Read(fd, r.buffer[:]) })
 	if err != nil {
 		return nil, err
 	}
@@ -175,16 +179,14 @@ func ReadInto(at Dir, path string, buffer []byte) ([]byte, error) {
 		return nil, ErrNotRegular
 	}
 	for filled := 0; filled < len(buffer); {
-		n, err := unix.Read(fd, buffer[filled:])
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
+		n, err := uninterrupted(func() (int, error) { return unix.Read(fd, buffer[filled:]) })
+		if err != nil {
 			return nil, err
-		case n == 0:
-			return buffer[:filled], nil
-		default:
-			filled += n
 		}
+		if n == 0 {
+			return buffer[:filled], nil
+		}
+		filled += n
 	}
 	return nil, ErrTooLarge
 }
@@ -205,6 +207,10 @@ func parseValue(content []byte) ([]byte, error) {
 func IsGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENODEV)
 }
+
+// HasEnded reports whether an error of a file of a process means that the process has ended, or that
+// there is no such file any more.
+func HasEnded(err error) bool { return IsGone(err) || errors.Is(err, unix.ESRCH) }
 
 // IsAbsent reports whether the error of an attribute means that there is no value: the device does
 // not support it, is down, or no longer exists.
@@ -246,15 +252,13 @@ func acceptSysfs(isSysfs func(Dir) bool) func(Dir, error) (Dir, error) {
 // OpenIn opens a folder below a root, such as that of a process. Symbolic links do not lead out of
 // the root.
 func OpenIn(root Dir, path string) (Dir, error) {
-	for {
-		fd, err := unix.Openat2(int(root), path, &unix.OpenHow{
+	fd, err := uninterrupted(func() (int, error) {
+		return unix.Openat2(int(root), path, &unix.OpenHow{
 			Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_DIRECTORY | unix.O_NONBLOCK,
 			Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 		})
-		if !errors.Is(err, unix.EINTR) {
-			return Dir(fd), err
-		}
-	}
+	})
+	return Dir(fd), err
 }
 
 // IsSysfs reports whether an open folder is in a sysfs, and not in another file system that a pod

@@ -142,7 +142,7 @@ func TestIntelGPU(t *testing.T) {
 	const pci, watts = "0000:4d:00.0", 300
 	f := newFiles(t, "../../driver/intelgpu/testdata/server.tree")
 	folder := "devices/pci0000:4c/" + pci
-	source := func() driver.Source { return intelgpu.New(intelgpu.Config{Sysfs: f.root}) }
+	source := func() driver.Source { return intelgpu.New(f.root) }
 	playFiles(t, f, driver.Hardware{PCI: pci}, source,
 		input{
 			rates: map[driver.Quantity]float64{driver.Energy: watts}, refresh: 11,
@@ -221,7 +221,7 @@ proc/10/fdinfo/none: x
 	}
 	write()
 	playFiles(t, f, driver.Hardware{PCI: pci}, func() driver.Source {
-		return drm.New(drm.Config{
+		return drm.New(driver.Host{
 			Procfs: filepath.Join(f.root, "proc"), Sysfs: f.root,
 			Holders: func(func(*driver.Hardware) bool) []driver.PodProcesses {
 				return []driver.PodProcesses{{Devices: []driver.Hardware{{PCI: pci}}, PIDs: []int{10}}}

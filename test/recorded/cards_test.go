@@ -33,7 +33,7 @@ func TestCards(t *testing.T) {
 			sysfs := drmcardtest.Recorded(t, name)
 			var source driver.Source = amdgpu.New(sysfs)
 			if vendor == "intel" {
-				source = intelgpu.New(intelgpu.Config{Sysfs: sysfs})
+				source = intelgpu.New(sysfs)
 			}
 			samples, err := source.Sample(t.Context())
 			must.That(t, err == nil && len(samples) == 1, "%d samples, error %v", len(samples), err)
