@@ -145,9 +145,8 @@ func TestOwnBuckets(t *testing.T) {
 			}), err
 		})
 		e := exposition.New(own, none, exposition.Config{Choices: choices})
-		for _, f := range []expfmt.Format{
-			expfmt.NewFormat(expfmt.TypeProtoDelim), expfmt.NewFormat(expfmt.TypeOpenMetrics), expfmt.NewFormat(expfmt.TypeTextPlain),
-		} {
+		for _, of := range []expfmt.FormatType{expfmt.TypeProtoDelim, expfmt.TypeOpenMetrics, expfmt.TypeTextPlain} {
+			f := expfmt.NewFormat(of)
 			var out bytes.Buffer
 			must.Get(e.Write(&out, f))(t)
 			if f.FormatType() == expfmt.TypeProtoDelim {

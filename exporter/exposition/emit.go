@@ -30,7 +30,8 @@ type emission struct {
 	specs    driver.Catalogue
 	cache    *labelCache // nil: the sink needs no labels, and gets none
 
-	young map[podresources.Pod]bool // pods without series of their own
+	young map[podresources.Pod]bool  // pods without series of their own
+	sole  map[driver.ID]*book.Device // devices of one claim alone
 
 	allSources bool // those of measured quantities, too
 	collecting bool // the walk collects facts, whose labels are not cached
@@ -42,11 +43,14 @@ func (e *emission) on(id familyID) bool { return !e.families[id].off }
 // walk passes every series of the chosen groups to the sink, including those that the limit drops.
 func (s *Snapshot) walk(e *emission) {
 	missing := map[[2]string]int{} // by driver and reason
-	e.young = youngPods(s.PodInfos)
+	e.young, e.sole = youngPods(s.PodInfos), map[driver.ID]*book.Device{}
 	states := s.States(neverQuiet)
 	for i := range s.Devices {
 		d := &s.Devices[i]
 		e.device(d, states[i])
+		if d.Attribution == join.AttributionExclusive {
+			e.sole[d.ID] = d
+		}
 		if d.Missing != join.MissingNone {
 			missing[[2]string{d.ID.Driver, string(d.Missing)}]++
 		}
@@ -106,7 +110,7 @@ func (e *emission) claim(h *book.Holder, s *Snapshot) {
 	if m := h.Metrics(); m.Used >= 0 {
 		e.counter(famClaimUsed, claim, m.Used, m.Born, driver.Later(m.Born, m.Shown))
 	}
-	e.ofDevice(h, claim, s)
+	e.ofDevice(h, claim)
 	base := claim.base()
 	if !h.LastError.IsZero() && e.on(famClaimLastError) {
 		e.gauge(famClaimLastError, base, unixPast(h.LastError, s.Time))
@@ -129,12 +133,14 @@ func (e *emission) claim(h *book.Holder, s *Snapshot) {
 }
 
 // ofDevice passes the device's values that are never divided, if only this claim holds the device.
-func (e *emission) ofDevice(h *book.Holder, claim *owner, s *Snapshot) {
-	at := s.IndexOf(h.Device)
-	if !h.Ended.IsZero() || at < 0 || s.Devices[at].Attribution != join.AttributionExclusive {
+func (e *emission) ofDevice(h *book.Holder, claim *owner) {
+	if !h.Ended.IsZero() {
 		return
 	}
-	d := &s.Devices[at]
+	d := e.sole[h.Device]
+	if d == nil {
+		return
+	}
 	for i := range d.Values {
 		v := &d.Values[i]
 		if slices.Contains(e.specs.Spec(v.Quantity).SoleLabels, v.Labels[0]) {
@@ -363,8 +369,8 @@ func (e *emission) health(base *labels, values []book.Value) {
 // value passes a value of an owner. shown is when a snapshot first had it, by the clock of
 // age.shown.
 func (e *emission) value(first familyID, of *owner, v *book.Value, shown int64) {
-	if id := first + familyID(v.Quantity); e.on(id) {
-		s := e.cache.series(of, v.Series, nil)
+	s := e.cache.series(of, v.Series, nil)
+	if id := first + familyID(s.quantity); e.on(id) {
 		e.put(id, s.labels, v.Value, age{s.age.born, max(s.age.shown, shown)})
 	}
 }

@@ -179,8 +179,9 @@ func (o *owner) end() {
 
 // series is the exported form of a [book.Series], which is immutable.
 type series struct {
-	labels *labels
-	age    age
+	labels   *labels
+	age      age
+	quantity driver.Quantity // as in the book.Series, which is not read for each scrape
 }
 
 // age is the age of a counter. born is when it began, in nanoseconds of Unix time; 0 if it has no
@@ -288,7 +289,7 @@ func ownerOf[K comparable](all *sequence[K, *owner], key K, id *driver.ID, befor
 // distribution, which is that of all devices of a driver.
 func (c *labelCache) series(owner *owner, s *book.Series, of *book.Holder) series {
 	if c == nil {
-		return series{}
+		return series{quantity: s.Quantity}
 	}
 	known := owner.series.find(s)
 	if known == nil {
@@ -326,7 +327,7 @@ func (c *labelCache) newSeries(base *labels, s *book.Series) series {
 		}
 		row = base.with(more...)
 	}
-	return series{row, c.age(s.Born, s.Shown)}
+	return series{row, c.age(s.Born, s.Shown), s.Quantity}
 }
 
 func (c *labelCache) shareFacts() *sequence[shareKey, []fact]   { return &c.shares }

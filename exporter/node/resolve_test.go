@@ -109,7 +109,8 @@ func TestClaimsThatTheKubeletDoesNotList(t *testing.T) {
 				case <-n.Hints():
 				case <-time.After(100 * time.Millisecond):
 				case <-ctx.Done():
-					t.Fatalf("holds -want +got:\n%s\nunresolved -want +got:\n%s", cmp.Diff(way.want, got), cmp.Diff(way.unresolved, unresolved))
+					t.Fatalf("holds -want +got:\n%s\nunresolved -want +got:\n%s", cmp.Diff(way.want, got),
+						cmp.Diff(way.unresolved, unresolved))
 				}
 			}
 		})

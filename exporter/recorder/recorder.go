@@ -374,8 +374,8 @@ type tally struct {
 // recently is the time for which an incident's document may lack its last occurrence.
 const recently = 2 * storeEvery
 
-// Tallies returns, as JSON, the number of occurrences of incidents whose documents may lack some. It
-// must be called by the goroutine that calls Record.
+// Tallies returns, as JSON, the number of occurrences of incidents whose documents may lack some.
+// It must be called by the goroutine that calls Record.
 func (r *Recorder) Tallies() []byte {
 	out := []tally{}
 	for _, i := range r.incidents {
