@@ -317,12 +317,14 @@ func TestFewerDevices(t *testing.T) {
 			[]join.Device{device("gpu-0", half, shareable()), device("gpu-1", half, shareable())},
 			[]fit.Use{use("gpu-0", 30*gib, 0.45), use("gpu-1", 2*gib, 0)},
 			[]string{
-				"gpu-0, 40 GiB: peak 30 GiB and p99.9 activity 45 % of 26.0 h: nothing smaller fits: it would leave less than a tenth",
+				"gpu-0, 40 GiB: peak 30 GiB and p99.9 activity 45 % of 26.0 h: " +
+					"nothing smaller fits: it would leave less than a tenth",
 				"gpu-1, 40 GiB: peak 2 GiB and p99.9 activity 0 % of 26.0 h: memory=3Gi fits; 92 % unused",
 			},
 		},
 		"although a partition would do": {
-			append(four()[:2], mig()...), []fit.Use{use("gpu-0", 30*gib, 0.9), use("gpu-1", 2*gib, 0)},
+			append(four()[:2], mig()...),
+			[]fit.Use{use("gpu-0", 30*gib, 0.9), use("gpu-1", 2*gib, 0)},
 			[]string{busy + nothing, idle(1, 2) + others},
 		},
 	} {

@@ -215,7 +215,7 @@ func (s size) smaller(than size) bool {
 }
 
 // shareOf returns the smallest share of a device that fits d, and the share's size. whole is the
-// size of the device. Without such a share, it returns zero values.
+// size of the device. Without such a share, the size is unknown.
 func (d *claimDevice) shareOf(of *join.Device, whole size, margin float64) (Alternative, size) {
 	activity := d.activity / (1 - margin) / whole.compute // as a part of this device's compute
 	byCompute := slices.ContainsFunc(of.Entry.Capacity, func(a driver.Amount) bool { return isCompute(a.Resource) })
@@ -237,9 +237,6 @@ func (d *claimDevice) shareOf(of *join.Device, whole size, margin float64) (Alte
 			return Alternative{}, size{}
 		}
 		a.Capacity = append(a.Capacity, driver.Amount{Resource: c.Resource, Value: amount})
-	}
-	if a.Capacity == nil {
-		return Alternative{}, size{}
 	}
 	return a, whole.share(&of.Entry, a.Capacity)
 }
