@@ -232,7 +232,7 @@ type tainted struct {
 // add returns the inventory with the taints of rules: the one before, unless an argument has
 // changed. surplus is the number of taints that a new one lacks.
 func (t *tainted) add(listed driver.Inventory, rules []inventory.TaintRule) (all driver.Inventory, surplus int) {
-	if !listed.SameMap(t.listed) || !slices.Equal(rules, t.rules) {
+	if !driver.SameMap(listed, t.listed) || !slices.Equal(rules, t.rules) {
 		all, surplus = inventory.AddTaints(listed, rules)
 		*t = tainted{listed, rules, all}
 	}

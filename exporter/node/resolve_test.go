@@ -206,11 +206,11 @@ func TestTaintsOnce(t *testing.T) {
 	first, _ := of.add(listed, rule("a"))
 	expect.That(t, len(first[a].Taints) == 1 && len(first[b].Taints) == 0 && len(listed[a].Taints) == 0, "first: %v", first)
 	again, _ := of.add(listed, rule("a"))
-	expect.That(t, again.SameMap(first), "nothing has changed, and it is another map")
+	expect.That(t, driver.SameMap(again, first), "nothing has changed, and it is another map")
 	other, _ := of.add(listed, rule("b"))
 	expect.That(t, len(other[a].Taints) == 0 && len(other[b].Taints) == 1, "after a change of the rules: %v", other)
 	fewer, _ := of.add(driver.Inventory{b: {}}, rule("b"))
 	expect.That(t, len(fewer) == 1 && len(fewer[b].Taints) == 1, "after a change of the slices: %v", fewer)
 	none, _ := of.add(listed, nil)
-	expect.That(t, none.SameMap(listed), "without rules: %v", none)
+	expect.That(t, driver.SameMap(none, listed), "without rules: %v", none)
 }
