@@ -222,6 +222,10 @@ func TestShares(t *testing.T) {
 				heldBy("a", consumes(driver.Amount{Resource: "cores", Value: 50}, memory(40*gib)))),
 			"gpu-0, 40 GiB: " + used + "cores=22,memory=11Gi fits; 64 % unused",
 		},
+		"it consumes cores that the device does not have": {
+			device("gpu-0", heldBy("a", consumes(driver.Amount{Resource: "cores", Value: 50}, memory(40*gib))), shareable()),
+			"gpu-0, 40 GiB: " + used + "memory=17Gi fits; 57 % unused",
+		},
 		"what it consumes is not known": {
 			device("gpu-0", heldBy("a"), shareable()), "gpu-0: " + "the size of the device, or of the share, is not known",
 		},
@@ -263,6 +267,9 @@ func TestFewerDevices(t *testing.T) {
 	}
 	moment, unknown := use("gpu-1", 2*gib, 0), use("gpu-2", 0, 0)
 	moment.MaxActivity, unknown.Measured = 0.5, 0
+	half := heldBy("a", consumes(driver.Amount{Resource: "memory", Value: 40 * gib}))
+	other := use("gpu-1", 2*gib, 0)
+	other.Claim.Name = "b"
 	for name, tc := range map[string]struct {
 		devices []join.Device
 		uses    []fit.Use
@@ -301,6 +308,25 @@ func TestFewerDevices(t *testing.T) {
 				busy + nothing, idle(1, 2) + nothing, "gpu-2: the activity or the memory of the device is not measured",
 			},
 		},
+		"of two claims": {
+			[]join.Device{device("gpu-0", heldBy("a")), device("gpu-1", heldBy("b"))},
+			[]fit.Use{use("gpu-0", 1*gib, 0), other},
+			[]string{idle(0, 1) + nothing, idle(1, 2) + nothing},
+		},
+		"shares, which others may need": {
+			[]join.Device{device("gpu-0", half, shareable()), device("gpu-1", half, shareable())},
+			[]fit.Use{use("gpu-0", 30*gib, 0.45), use("gpu-1", 2*gib, 0)},
+			[]string{
+				"gpu-0, 40 GiB: peak 30 GiB and p99.9 activity 45 % of 26.0 h: " +
+					"nothing smaller fits: it would leave less than a tenth",
+				"gpu-1, 40 GiB: peak 2 GiB and p99.9 activity 0 % of 26.0 h: memory=3Gi fits; 92 % unused",
+			},
+		},
+		"although a partition would do": {
+			append(four()[:2], mig()...),
+			[]fit.Use{use("gpu-0", 30*gib, 0.9), use("gpu-1", 2*gib, 0)},
+			[]string{busy + nothing, idle(1, 2) + others},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			expect.Equal(t, "", strings.Join(tc.want, "\n"), advise(tc.uses, tc.devices))
@@ -321,6 +347,9 @@ func TestReasons(t *testing.T) {
 	another := func(s *join.Share) { s.ShareID = "another" }
 	orphan := part("x", 0, 0, gib, heldBy("a"), func(d *join.Device) { d.ID = id("gpu-0") })
 	as := edit(func(*fit.Use) {})
+	ended := func(measured, settled time.Duration) fit.Use {
+		return edit(func(u *fit.Use) { u.Measured, u.Settled, u.Ended = measured, settled, &join.Share{} })
+	}
 	for name, tc := range map[string]struct {
 		use     fit.Use
 		devices []join.Device
@@ -331,6 +360,9 @@ func TestReasons(t *testing.T) {
 		"read every 5 s":        {edit(func(u *fit.Use) { u.MemoryEvery = 5 * time.Second }), devices, fit.ReadRarely},
 		"growing":               {edit(func(u *fit.Use) { u.Settled = 12 * time.Hour }), devices, fit.Growing},
 		"at its peak for 4 %":   {edit(func(u *fit.Use) { u.AtPeak = 0.04 }), devices, fit.RarePeak},
+		"ended, and grew":       {ended(day, 12*time.Hour), gpu(), fit.NothingSmaller},
+		"ended after a minute":  {ended(time.Minute, 0), gpu(), fit.NothingSmaller},
+		"ended before":          {ended(59*time.Second, 0), gpu(), fit.TooShort},
 		"began before":          {edit(func(u *fit.Use) { u.Partial = true }), devices, fit.Advised},
 		"contradicted":          {edit(func(u *fit.Use) { u.Contradicted = true }), devices, fit.Contradicted},
 		"not measured":          {edit(func(u *fit.Use) { u.Measured = 0 }), devices, fit.NotMeasured},
@@ -355,6 +387,14 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+// Without a limit, the memory may be read rarely.
+func TestReadRarely(t *testing.T) {
+	u, c := use("gpu-0", 11*gib, 0.18), config()
+	u.MemoryEvery, c.MemoryEvery = time.Hour, 0
+	got := fit.Advise([]fit.Use{u}, []join.Device{device("gpu-0", heldBy("a"))}, c)
+	expect.Is(t, got[0].Reason, fit.NothingSmaller, "the reason")
+}
+
 // 38 GiB and 38 % need 40 GiB of 80 and 40 %; more than all is all.
 func TestNeeded(t *testing.T) {
 	for _, tc := range []struct{ memory, activity, wantMemory, wantActivity float64 }{
@@ -369,6 +409,104 @@ func TestNeeded(t *testing.T) {
 }
 
 func near(a, b float64) bool { return a-b < 1e-12 && b-a < 1e-12 }
+
+// What a node offers to a claim that uses 11 GiB and a tenth of gpu-0: the smallest alternative.
+func TestOffers(t *testing.T) {
+	noModel := func(d *join.Device) { d.Entry.Model = "" }
+	taint := func(effect string) func(*join.Device) {
+		return func(d *join.Device) { d.Entry.Taints = []driver.Taint{{Effect: effect}} }
+	}
+	of := func(parent string) func(*join.Device) { return func(d *join.Device) { d.Parent = parent } }
+	named := func(name string) func(*join.Device) { return func(d *join.Device) { d.ID = id(name) } }
+	capacity := func(all ...driver.Amount) func(*join.Device) { return func(d *join.Device) { d.Entry.Capacity = all } }
+	reads := func(memory float64) func(*join.Device) {
+		return func(d *join.Device) {
+			d.Readings = []join.Reading{{Reading: driver.Reading{Quantity: driver.MemoryCapacity, Value: memory}}}
+		}
+	}
+	memory := driver.Amount{Resource: "memory", Value: 80 * gib}
+	cores, links := driver.Amount{Resource: "cores", Value: 100}, driver.Amount{Resource: "links", Value: 100}
+	all := heldBy("a", consumes(memory, cores, links))
+	sizes := driver.RequestPolicy{Resource: "memory", Values: []float64{11.75 * gib, 20 * gib}}
+	passed := func(d *join.Device) { d.Entry.Kind = driver.KindPassthrough }
+	steps := func(resource string, size float64) driver.RequestPolicy {
+		return driver.RequestPolicy{Resource: resource, Step: size}
+	}
+	gone := func(d *join.Device) { d.Entry.DriverGone = true }
+	least := func(v float64) driver.RequestPolicy { return driver.RequestPolicy{Resource: "memory", Min: v} }
+	small := func(edit ...func(*join.Device)) join.Device { return part("1g.20gb", 1, 26, 20*gib, edit...) }
+	shared := func(edit ...func(*join.Device)) join.Device { return device("gpu-0", append(edit, all)...) }
+	whole, unnamed := device("gpu-0", heldBy("a")), device("gpu-0", heldBy("a"), noModel)
+	large := part("6g", 6, 120, 70*gib, heldBy("a"), noModel, of("x"), named("gpu-0"))
+	enough := heldBy("a", consumes(driver.Amount{Resource: "memory", Value: 12 * gib}, links))
+	offer := func(held join.Device, others ...join.Device) []join.Device { return append(others, held) }
+	for name, tc := range map[string]struct {
+		devices []join.Device
+		want    string // empty: nothing
+	}{
+		"a taint without an effect":           {offer(whole, small(taint("None"))), "1g.20gb"},
+		"a taint that evicts":                 {offer(whole, small(taint("NoExecute"))), ""},
+		"a partition whose driver is gone":    {offer(whole, small(gone)), ""},
+		"a whole device with less memory":     {offer(whole, device("gpu-1", memoryOf(40*gib))), ""},
+		"a device that is passed through":     {offer(whole, device("gpu-1", shareable(), passed)), ""},
+		"its own part, of no model":           {offer(unnamed, small(noModel)), "1g.20gb"},
+		"another's part, of no model":         {offer(unnamed, small(noModel, of("gpu-1"))), ""},
+		"another device's share, of no model": {offer(unnamed, device("gpu-1", noModel, shareable())), ""},
+		"a share of itself, of no model":      {offer(shared(noModel, shareable())), "memory=12Gi"},
+		"a part beside it, of no model":       {offer(large, small(noModel, of("x"))), "1g.20gb"},
+		"a part elsewhere, of no model":       {offer(large, small(noModel, of("y"))), ""},
+		"the smaller memory of equal parts":   {offer(whole, small(), part("1g.15gb", 1, 26, 15*gib)), "1g.15gb"},
+		"the smaller part, with more memory":  {offer(whole, small(), part("2g.15gb", 2, 32, 15*gib)), "1g.20gb"},
+		"a part that is smaller than a share": {
+			offer(whole, small(), device("gpu-1", shareable(steps("memory", 40*gib)))), "1g.20gb",
+		},
+		"memory that is only read": {
+			offer(device("gpu-0", heldBy("a"), memoryOf(0), reads(80*gib)), small()), "1g.20gb",
+		},
+		"a part whose memory is only read":   {offer(whole, small(memoryOf(0), reads(20*gib))), "1g.20gb"},
+		"less is read than the driver lists": {offer(whole, small(reads(gib))), "1g.20gb"},
+		"a share of memory and cores": {
+			offer(shared(shareable(), capacity(memory, cores, links))), "memory=12Gi,cores=11",
+		},
+		"a share of links alone": {
+			offer(whole, device("gpu-1", shareable(), capacity(links), reads(80*gib))), "",
+		},
+		"a share without its cores":      {offer(shared(shareable(), capacity(memory, links))), "memory=12Gi"},
+		"steps between whole GiB":        {offer(shared(shareable(steps("memory", gib/4)))), "memory=12032Mi"},
+		"sizes between whole GiB":        {offer(shared(shareable(sizes))), "memory=12032Mi"},
+		"a least size":                   {offer(shared(shareable(least(30 * gib)))), "memory=30Gi"},
+		"a least size that is too small": {offer(shared(shareable(least(5 * gib)))), "memory=12Gi"},
+		"steps beyond the device": {
+			offer(shared(shareable(steps("memory", 90*gib), steps("cores", 1)), capacity(memory, cores))), "",
+		},
+		"a share of a small share": {offer(device("gpu-0", enough, shareable(), capacity(memory, links))), ""},
+	} {
+		got := fit.Advise([]fit.Use{use("gpu-0", 11*gib, 0.1)}, tc.devices, config())
+		must.That(t, len(got) == 1, "%s: %+v", name, got)
+		reason := fit.Advised
+		if tc.want == "" {
+			reason = fit.NothingSmaller
+		}
+		expect.That(t, got[0].Alternative.Name == tc.want && got[0].Veto == fit.NoVeto && got[0].Reason == reason,
+			"%s: %q, veto %q, want %q; reason %q", name, got[0].Alternative.Name, got[0].Veto, tc.want, got[0].Reason)
+	}
+}
+
+// A smaller alternative that is vetoed changes nothing about a larger one that fits.
+func TestVetoOfSmaller(t *testing.T) {
+	u := use("gpu-0", 11*gib, 0.1)
+	u.Bandwidth = 0.2 // that of 16 GiB
+	devices := []join.Device{device("gpu-0", heldBy("a")), part("2g", 2, 32, 20*gib), part("1g", 1, 26, 13*gib)}
+	got := fit.Advise([]fit.Use{u}, devices, config())
+	expect.That(t, got[0].Alternative.Name == "2g" && got[0].Veto == fit.NoVeto, "%+v", got[0])
+}
+
+// Who used nothing fits into anything whose size is known.
+func TestNothingUsed(t *testing.T) {
+	devices := []join.Device{device("gpu-0", heldBy("a")), part("unknown", 1, 0, 0), part("1g", 1, 16, gib)}
+	got := fit.Advise([]fit.Use{use("gpu-0", 0, 0)}, devices, config())
+	expect.Is(t, got[0].Alternative.Name, "1g", "the alternative")
+}
 
 // BenchmarkAdvise advises 500 claims on 64 devices. Every fourth device is listed with 14 possible
 // partitions, and every eighth is shared by memory. This happens once a minute, in one tick.

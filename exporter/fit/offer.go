@@ -203,11 +203,8 @@ func (d *claimDevice) veto(s size, partition bool, margin float64) Veto {
 func shareName(consumed []driver.Amount) string {
 	names := make([]string, 0, len(consumed))
 	for _, c := range consumed {
-		format := resource.DecimalSI
-		if c.Resource == memory {
-			format = resource.BinarySI
-		}
-		names = append(names, c.Resource+"="+resource.NewMilliQuantity(int64(math.Round(1000*c.Value)), format).String())
+		amount := resource.NewMilliQuantity(int64(math.Round(1000*c.Value)), resource.BinarySI)
+		names = append(names, c.Resource+"="+amount.String())
 	}
 	return strings.Join(names, ",")
 }
@@ -218,7 +215,7 @@ func (s size) smaller(than size) bool {
 }
 
 // shareOf returns the smallest share of a device that fits d, and the share's size. whole is the
-// size of the device. Without such a share, it returns zero values.
+// size of the device. Without such a share, the size is unknown.
 func (d *claimDevice) shareOf(of *join.Device, whole size, margin float64) (Alternative, size) {
 	activity := d.activity / (1 - margin) / whole.compute // as a part of this device's compute
 	byCompute := slices.ContainsFunc(of.Entry.Capacity, func(a driver.Amount) bool { return isCompute(a.Resource) })
@@ -240,9 +237,6 @@ func (d *claimDevice) shareOf(of *join.Device, whole size, margin float64) (Alte
 			return Alternative{}, size{}
 		}
 		a.Capacity = append(a.Capacity, driver.Amount{Resource: c.Resource, Value: amount})
-	}
-	if a.Capacity == nil {
-		return Alternative{}, size{}
 	}
 	return a, whole.share(&of.Entry, a.Capacity)
 }
@@ -266,20 +260,12 @@ func request(of *driver.Entry, capacity driver.Amount, needed float64) (float64,
 	return amount, ok && amount >= needed && amount <= capacity.Value
 }
 
-const (
-	mebibyte = 1 << 20
-	gibibyte = 1 << 30
-)
-
-// roundUp rounds an amount up to at least 1 unit: a gibibyte, mebibyte or 1, depending on the
-// whole.
+// roundUp rounds an amount up to at least 1 unit: a gibibyte if the whole has one, else 1.
 func roundUp(amount, whole float64) float64 {
+	const gibibyte = 1 << 30
 	unit := 1.0
-	switch {
-	case whole >= gibibyte:
+	if whole >= gibibyte {
 		unit = gibibyte
-	case whole >= mebibyte:
-		unit = mebibyte
 	}
 	return max(1, math.Ceil(amount/unit)) * unit
 }
