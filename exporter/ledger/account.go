@@ -57,18 +57,12 @@ type distributed struct {
 	histogram distribution.Growing
 	summed    time.Time // the histogram includes everything before
 	pieces    []piece
-	known     []known
+	until     map[*account]time.Time // up to which the values of its device are known
 
 	object   saved.Object
 	shown    bool                // the time shown is persistent
 	keeps    bool                // further observations are written to the state
 	observed []saved.Observation // not yet persisted
-}
-
-// known is the time up to which a device's value is known.
-type known struct {
-	account *account
-	until   time.Time
 }
 
 // piece is a span of time with a constant value of a device.

@@ -52,13 +52,6 @@ type holders struct {
 	periods   timeline.Periods
 }
 
-// partition is a partition of a device and its holders during a span of time without changes.
-type partition struct {
-	join.Part
-	book    *deviceBook
-	holders *segment
-}
-
 // deviceBooks are the records of all devices.
 type deviceBooks map[driver.ID]*deviceBook
 

@@ -45,7 +45,7 @@ func (all distributions) leave(a *account) {
 	}
 	of.accounts = slices.DeleteFunc(of.accounts, func(other *account) bool { return other == a })
 	for _, d := range of.quantities {
-		d.known = slices.DeleteFunc(d.known, func(k known) bool { return k.account == a })
+		delete(d.until, a)
 	}
 	if len(of.accounts) == 0 {
 		delete(all, claimKey{a.key.Namespace, a.key.Name, a.key.Device.Driver})
@@ -62,7 +62,7 @@ func (d *deviceBook) observeDistribution(m *meter, next driver.Reading) {
 		return
 	}
 	last := m.last
-	d.eachPiece(last, next, func(s *segment, from, to time.Time) {
+	d.each(last.At, next.At, func(s *segment, from, to time.Time) {
 		p := piece{from, to, next.Value}
 		since, until := next.At, next.At // the time at which the value was read
 		if to.Before(next.At) {
@@ -76,22 +76,19 @@ func (d *deviceBook) observeDistribution(m *meter, next driver.Reading) {
 			p.value = d.distributeParts(m, p, since, until)
 		}
 		distribute(s, m, p)
-	})
+	}, d.departure(last.At, next.At))
 }
 
 // distributeParts adds parts of a value to the distributions of those who hold the device's
 // partitions, divided by the partitions' activity from since to until. It returns what is left for
 // the holders of the device.
 func (d *deviceBook) distributeParts(m *meter, whole piece, since, until time.Time) (left float64) {
-	left = whole.value
-	for _, p := range d.weigh(since, until, whole.from, idlePart(m.idle, whole.value)) {
-		here := piece{whole.from, whole.to, whole.value * p.Fraction}
-		left -= here.value
-		if !p.book.measuresItself() {
-			distribute(p.holders, m, here)
-		}
-	}
-	return max(0, left)
+	return d.divideParts(whole.value, m.idle, whole.from, since, until,
+		func(p *deviceBook, s *segment, _ *join.Part, here float64) {
+			if !p.measuresItself() {
+				distribute(s, m, piece{whole.from, whole.to, here})
+			}
+		})
 }
 
 // distribute adds a piece to the distributions of the claims that hold the device.
@@ -118,6 +115,7 @@ func (c *claimDistributions) of(key seriesKey, a *account) *distributed {
 }
 
 func (c *claimDistributions) add(d *distributed) {
+	d.until = map[*account]time.Time{}
 	c.quantities = append(c.quantities, d)
 	slices.SortFunc(c.quantities, func(a, b *distributed) int { return int(a.series.Quantity) - int(b.series.Quantity) })
 }
@@ -125,16 +123,13 @@ func (c *claimDistributions) add(d *distributed) {
 // add adds a piece of the value of one of the claim's devices. It omits time for which a value is
 // known.
 func (d *distributed) add(a *account, p piece) {
-	i := slices.IndexFunc(d.known, func(k known) bool { return k.account == a })
-	if i < 0 {
-		i = len(d.known)
-		d.known = append(d.known, known{account: a})
-	}
-	p.from = driver.Later(d.summed, driver.Later(d.known[i].until, p.from))
+	until := d.until[a]
+	p.from = driver.Later(d.summed, driver.Later(until, p.from))
 	if p.from.Before(p.to) {
-		d.known[i].until = p.to
+		until = p.to
 		d.pieces = append(d.pieces, p)
 	}
+	d.until[a] = until
 }
 
 // settle adds the sums of the claims' pieces to their distributions.
@@ -158,9 +153,9 @@ func (all distributions) settle(now time.Time) {
 func (c *claimDistributions) knownUntil(d *distributed, now time.Time) time.Time {
 	until := now
 	for _, a := range c.accounts {
-		last := a.born
-		if i := slices.IndexFunc(d.known, func(k known) bool { return k.account == a }); i >= 0 {
-			last = d.known[i].until
+		last, known := d.until[a]
+		if !known {
+			last = a.born
 		}
 		complete := !a.ended.IsZero() && !last.Before(a.ended)
 		if !complete && last.Before(until) && now.Sub(last) <= readings.MaxIntegration &&

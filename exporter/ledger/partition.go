@@ -49,18 +49,11 @@ func (d *deviceBook) forget(now time.Time) {
 }
 
 // each calls f for each piece of the span in which neither the device's holders nor those of its
-// partitions changed. The pieces make up the span.
-func (d *deviceBook) each(from, to time.Time, f func(s *segment, from, to time.Time)) {
-	if len(d.parts) == 0 {
-		d.timeline.Each(from, to, f)
-		return
-	}
-	var cuts []time.Time
+// partitions changed, and which has none of the given times inside. The pieces make up the span.
+func (d *deviceBook) each(from, to time.Time, f func(s *segment, from, to time.Time), cuts ...time.Time) {
 	for _, p := range d.parts {
 		for _, s := range p.timeline[p.timeline.At(from)+1:] {
-			if s.From.After(from) && s.From.Before(to) {
-				cuts = append(cuts, s.From)
-			}
+			cuts = append(cuts, s.From)
 		}
 	}
 	slices.SortFunc(cuts, time.Time.Compare)
@@ -75,24 +68,33 @@ func (d *deviceBook) each(from, to time.Time, f func(s *segment, from, to time.T
 	})
 }
 
-// weigh returns the device's held partitions with their holders at a moment, and each one's part
-// of what the device did, divided by their activity in a span of time. idle is that of
-// [join.DivideParent].
-func (d *deviceBook) weigh(from, to, held time.Time, idle float64) []partition {
-	out, parts := make([]partition, 0, len(d.parts)), make([]join.Part, 0, len(d.parts))
+// divideParts divides a value of the device among its held partitions: by their holders at a
+// moment, and by their activity in a span of time. idle is the value of the idle device. It calls f
+// with each partition, its holders and its part, and returns what is left for the device's own
+// holders.
+func (d *deviceBook) divideParts(
+	value, idle float64, held, from, to time.Time, f func(p *deviceBook, s *segment, w *join.Part, here float64),
+) (left float64) {
+	parts := make([]join.Part, 0, len(d.parts))
 	for _, p := range d.parts {
-		holders := &p.timeline[p.timeline.At(held)]
-		w := join.Part{
-			Share: p.joined.Entry.ParentShare, Activity: p.activeIn(from, to, d.clock), Held: len(holders.Claims) > 0,
+		parts = append(parts, join.Part{
+			Share: p.joined.Entry.ParentShare, Activity: p.activeIn(from, to, d.clock),
+			Held: len(p.timeline.On(held).Claims) > 0,
+		})
+	}
+	join.DivideParent(parts, idlePart(idle, value))
+	left = value
+	for i, p := range d.parts {
+		if w := &parts[i]; w.Held && w.Share > 0 {
+			here := value * w.Fraction
+			left -= here
+			f(p, p.timeline.On(held), w, here)
 		}
-		out = append(out, partition{book: p, holders: holders})
-		parts = append(parts, w)
 	}
-	join.DivideParent(parts, idle)
-	for i := range parts {
-		out[i].Part = parts[i]
+	if left < 1e-12*value { // a rounding error is not left
+		return 0
 	}
-	return slices.DeleteFunc(out, func(p partition) bool { return !p.Held || p.Share <= 0 })
+	return left
 }
 
 // chargeParts divides an amount among the holders of the device's partitions. The device counted it
@@ -101,27 +103,21 @@ func (d *deviceBook) weigh(from, to, held time.Time, idle float64) []partition {
 func (d *deviceBook) chargeParts(
 	c *counter, amount float64, from, to time.Time, by certainty,
 ) (left float64) {
-	left = amount
 	by.guessed = true
-	for _, p := range d.weigh(from, to, from, idlePart(d.idleRate(c)*to.Sub(from).Seconds(), amount)) {
-		if p.Fraction <= 0 {
-			continue
+	idle := d.idleRate(c) * to.Sub(from).Seconds()
+	return d.divideParts(amount, idle, from, from, to, func(p *deviceBook, s *segment, w *join.Part, here float64) {
+		if w.Fraction <= 0 {
+			return
 		}
-		here := amount * p.Fraction
-		left -= here
-		if !p.book.measuresItself() {
-			own := p.book.dividedCounter(c.key, d.clock)
+		if !p.measuresItself() {
+			own := p.dividedCounter(c.key, d.clock)
 			own.limit, own.read, own.fastest = c.limit, c.read, c.fastest
-			rest := charge(p.holders, own, here, amount, to.Sub(from), by, d.clock)
+			rest := charge(s, own, here, amount, to.Sub(from), by, d.clock)
 			own.total += here - rest
 			here = rest
 		}
 		d.unattributed.charge(c, here, d.clock)
-	}
-	if left < 1e-12*amount { // a rounding error is not unattributed
-		return 0
-	}
-	return left
+	})
 }
 
 // wasIdle reports whether the device, which has partitions, was certainly idle in a span of time:
@@ -189,54 +185,40 @@ func (d *deviceBook) dividePresent(now time.Time, config *Config) {
 		if len(d.parts) == 0 || !c.spec.Divided || c.divided || !c.seen.Equal(now) {
 			continue
 		}
-		for _, p := range d.weigh(now, now, now, 0) {
-			if p.book.measuresItself() {
-				continue
+		d.divideParts(0, 0, now, now, now, func(p *deviceBook, _ *segment, w *join.Part, _ float64) {
+			if !p.measuresItself() {
+				own := p.dividedCounter(c.key, now)
+				own.seen = now
+				own.series = own.series.DividedFrom(c.series.Origin, w.Activity)
 			}
-			own := p.book.dividedCounter(c.key, now)
-			own.seen = now
-			own.series = own.series.DividedFrom(c.series.Origin, p.Activity)
-		}
+		})
 	}
 }
 
 // divideGauge divides the present value of a gauge among the holders of the partitions.
 func (d *deviceBook) divideGauge(m *meter, now time.Time) {
-	for _, p := range d.weigh(now, now, now, idlePart(m.idle, m.now.Value)) {
-		m.kept = max(0, m.kept-p.Fraction)
-		if p.book.measuresItself() {
-			m.lost += p.Fraction
-			continue
+	d.divideParts(m.now.Value, m.idle, now, now, now, func(p *deviceBook, s *segment, w *join.Part, here float64) {
+		m.kept = max(0, m.kept-w.Fraction)
+		if p.measuresItself() {
+			m.lost += w.Fraction
+			return
 		}
-		m.lost += p.Fraction * p.holders.Unattributed[m.spec.Basis]
-		own := p.book.findMeter(m.key)
+		m.lost += w.Fraction * s.Unattributed[m.spec.Basis]
+		own := p.findMeter(m.key)
 		if own == nil {
-			own = p.book.addMeter(m.key)
+			own = p.addMeter(m.key)
 			own.divided = true
 		}
 		own.seen = now
-		own.now.Value = m.now.Value * p.Fraction
-		if m.peaks && !m.now.At.Before(p.holders.From) {
-			m.keepPeak(p.holders, own.now.Value)
+		own.now.Value = here
+		if m.peaks && !m.now.At.Before(s.From) {
+			m.keepPeak(s, here)
 		}
-		own.series = own.series.DividedFrom(m.series.Origin, p.Activity)
-	}
+		own.series = own.series.DividedFrom(m.series.Origin, w.Activity)
+	})
 	if m.kept < 1e-12 { // a rounding error is not unattributed
 		m.kept = 0
 	}
-}
-
-// eachPiece calls f for each piece of the time between two readings of a gauge in which no holder
-// changed, and no holder's processes ended.
-func (d *deviceBook) eachPiece(last, next driver.Reading, f func(s *segment, from, to time.Time)) {
-	left := d.departure(last.At, next.At)
-	d.each(last.At, next.At, func(s *segment, from, to time.Time) {
-		if left.After(from) && left.Before(to) {
-			f(s, from, left)
-			from = left
-		}
-		f(s, from, to)
-	})
 }
 
 // departure returns the first time within a span at which processes of a holder were seen to have

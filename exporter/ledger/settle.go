@@ -192,13 +192,13 @@ func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, exact
 func (d *deviceBook) integrate(c *counter, last, next driver.Reading) {
 	highest := max(last.Value, next.Value)
 	d.doubtSpread(c, highest, last.At, next.At)
-	d.eachPiece(last, next, func(_ *segment, from, to time.Time) {
+	d.each(last.At, next.At, func(_ *segment, from, to time.Time) {
 		by := certainty{measured: next.At.Sub(last.At) <= maxGap, spread: math.Abs(next.Value-last.Value) / 2}
 		if from.After(last.At) || to.Before(next.At) { // the gauge may have changed with the holder
 			by.spread = highest
 		}
 		d.distribute(c, readings.Level(last, next, from, to)*to.Sub(from).Seconds(), from, to, by)
-	})
+	}, d.departure(last.At, next.At))
 }
 
 // distribute adds an amount to the device's counter, and divides it among the holders. The amount
