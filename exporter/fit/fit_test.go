@@ -426,118 +426,60 @@ func TestOffers(t *testing.T) {
 	}
 	memory := driver.Amount{Resource: "memory", Value: 80 * gib}
 	cores, links := driver.Amount{Resource: "cores", Value: 100}, driver.Amount{Resource: "links", Value: 100}
-	least := driver.Amount{Resource: "memory", Value: 12 * gib}
 	all := heldBy("a", consumes(memory, cores, links))
 	sizes := driver.RequestPolicy{Resource: "memory", Values: []float64{11.75 * gib, 20 * gib}}
 	passed := func(d *join.Device) { d.Entry.Kind = driver.KindPassthrough }
 	steps := func(resource string, size float64) driver.RequestPolicy {
 		return driver.RequestPolicy{Resource: resource, Step: size}
 	}
+	gone := func(d *join.Device) { d.Entry.DriverGone = true }
+	least := func(v float64) driver.RequestPolicy { return driver.RequestPolicy{Resource: "memory", Min: v} }
 	small := func(edit ...func(*join.Device)) join.Device { return part("1g.20gb", 1, 26, 20*gib, edit...) }
+	shared := func(edit ...func(*join.Device)) join.Device { return device("gpu-0", append(edit, all)...) }
+	whole, unnamed := device("gpu-0", heldBy("a")), device("gpu-0", heldBy("a"), noModel)
+	large := part("6g", 6, 120, 70*gib, heldBy("a"), noModel, of("x"), named("gpu-0"))
+	enough := heldBy("a", consumes(driver.Amount{Resource: "memory", Value: 12 * gib}, links))
+	offer := func(held join.Device, others ...join.Device) []join.Device { return append(others, held) }
 	for name, tc := range map[string]struct {
-		devices []join.Device // the first one is held
-		want    string        // empty: nothing
+		devices []join.Device
+		want    string // empty: nothing
 	}{
-		"a taint without an effect": {
-			[]join.Device{device("gpu-0", heldBy("a")), small(taint("None"))}, "1g.20gb",
-		},
-		"a taint that evicts": {
-			[]join.Device{device("gpu-0", heldBy("a")), small(taint("NoExecute"))}, "",
-		},
-		"a partition whose driver is gone": {
-			[]join.Device{
-				device("gpu-0", heldBy("a")), small(func(d *join.Device) { d.Entry.DriverGone = true }),
-			}, "",
-		},
-		"a whole device with less memory": {
-			[]join.Device{device("gpu-0", heldBy("a")), device("gpu-1", memoryOf(40*gib))}, "",
-		},
-		"a device that is passed through": {
-			[]join.Device{
-				device("gpu-0", heldBy("a")), device("gpu-1", shareable(), passed),
-			}, "",
-		},
-		"its own part, of no model": {
-			[]join.Device{device("gpu-0", heldBy("a"), noModel), small(noModel)}, "1g.20gb",
-		},
-		"another's part, of no model": {
-			[]join.Device{device("gpu-0", heldBy("a"), noModel), small(noModel, of("gpu-1"))}, "",
-		},
-		"another device's share, of no model": {
-			[]join.Device{device("gpu-0", heldBy("a"), noModel), device("gpu-1", noModel, shareable())}, "",
-		},
-		"a share of itself, of no model": {
-			[]join.Device{device("gpu-0", all, noModel, shareable())}, "memory=12Gi",
-		},
-		"a part beside it, of no model": {
-			[]join.Device{
-				part("6g", 6, 120, 70*gib, heldBy("a"), noModel, of("x"), named("gpu-0")), small(noModel, of("x")),
-			}, "1g.20gb",
-		},
-		"a part elsewhere, of no model": {
-			[]join.Device{
-				part("6g", 6, 120, 70*gib, heldBy("a"), noModel, of("x"), named("gpu-0")), small(noModel, of("y")),
-			}, "",
-		},
-		"the smaller memory of equal parts": {
-			[]join.Device{device("gpu-0", heldBy("a")), small(), part("1g.15gb", 1, 26, 15*gib)}, "1g.15gb",
-		},
-		"the smaller part, with more memory": {
-			[]join.Device{device("gpu-0", heldBy("a")), small(), part("2g.15gb", 2, 32, 15*gib)}, "1g.20gb",
-		},
+		"a taint without an effect":           {offer(whole, small(taint("None"))), "1g.20gb"},
+		"a taint that evicts":                 {offer(whole, small(taint("NoExecute"))), ""},
+		"a partition whose driver is gone":    {offer(whole, small(gone)), ""},
+		"a whole device with less memory":     {offer(whole, device("gpu-1", memoryOf(40*gib))), ""},
+		"a device that is passed through":     {offer(whole, device("gpu-1", shareable(), passed)), ""},
+		"its own part, of no model":           {offer(unnamed, small(noModel)), "1g.20gb"},
+		"another's part, of no model":         {offer(unnamed, small(noModel, of("gpu-1"))), ""},
+		"another device's share, of no model": {offer(unnamed, device("gpu-1", noModel, shareable())), ""},
+		"a share of itself, of no model":      {offer(shared(noModel, shareable())), "memory=12Gi"},
+		"a part beside it, of no model":       {offer(large, small(noModel, of("x"))), "1g.20gb"},
+		"a part elsewhere, of no model":       {offer(large, small(noModel, of("y"))), ""},
+		"the smaller memory of equal parts":   {offer(whole, small(), part("1g.15gb", 1, 26, 15*gib)), "1g.15gb"},
+		"the smaller part, with more memory":  {offer(whole, small(), part("2g.15gb", 2, 32, 15*gib)), "1g.20gb"},
 		"a part that is smaller than a share": {
-			[]join.Device{
-				device("gpu-0", heldBy("a")), small(), device("gpu-1", shareable(steps("memory", 40*gib))),
-			}, "1g.20gb",
+			offer(whole, small(), device("gpu-1", shareable(steps("memory", 40*gib)))), "1g.20gb",
 		},
 		"memory that is only read": {
-			[]join.Device{device("gpu-0", heldBy("a"), memoryOf(0), reads(80*gib)), small()}, "1g.20gb",
+			offer(device("gpu-0", heldBy("a"), memoryOf(0), reads(80*gib)), small()), "1g.20gb",
 		},
-		"a part whose memory is only read": {
-			[]join.Device{device("gpu-0", heldBy("a")), small(memoryOf(0), reads(20*gib))}, "1g.20gb",
+		"a part whose memory is only read":   {offer(whole, small(memoryOf(0), reads(20*gib))), "1g.20gb"},
+		"less is read than the driver lists": {offer(whole, small(reads(gib))), "1g.20gb"},
+		"a share of memory and cores": {
+			offer(shared(shareable(), capacity(memory, cores, links))), "memory=12Gi,cores=11",
 		},
-		"less is read than the driver lists": {
-			[]join.Device{device("gpu-0", heldBy("a")), small(reads(gib))}, "1g.20gb",
+		"a share of links alone": {
+			offer(whole, device("gpu-1", shareable(), capacity(links), reads(80*gib))), "",
 		},
-		"a share of what consumes more": {
-			[]join.Device{device("gpu-0", all, shareable(), capacity(memory, cores, links))}, "memory=12Gi,cores=11",
-		},
-		"a share by links alone": {
-			[]join.Device{
-				device("gpu-0", heldBy("a")), device("gpu-1", shareable(), capacity(links), reads(80*gib)),
-			}, "",
-		},
-		"a share without its cores": {
-			[]join.Device{device("gpu-0", all, shareable(), capacity(memory, links))}, "memory=12Gi",
-		},
-		"steps between whole GiB": {
-			[]join.Device{device("gpu-0", all, shareable(steps("memory", gib/4)))}, "memory=12032Mi",
-		},
-		"sizes between whole GiB": {
-			[]join.Device{
-				device("gpu-0", all, shareable(sizes)),
-			}, "memory=12032Mi",
-		},
-		"a least size": {
-			[]join.Device{
-				device("gpu-0", all, shareable(driver.RequestPolicy{Resource: "memory", Min: 30 * gib})),
-			}, "memory=30Gi",
-		},
-		"a least size that is too small": {
-			[]join.Device{
-				device("gpu-0", all, shareable(driver.RequestPolicy{Resource: "memory", Min: 5 * gib})),
-			}, "memory=12Gi",
-		},
+		"a share without its cores":      {offer(shared(shareable(), capacity(memory, links))), "memory=12Gi"},
+		"steps between whole GiB":        {offer(shared(shareable(steps("memory", gib/4)))), "memory=12032Mi"},
+		"sizes between whole GiB":        {offer(shared(shareable(sizes))), "memory=12032Mi"},
+		"a least size":                   {offer(shared(shareable(least(30 * gib)))), "memory=30Gi"},
+		"a least size that is too small": {offer(shared(shareable(least(5 * gib)))), "memory=12Gi"},
 		"steps beyond the device": {
-			[]join.Device{
-				device("gpu-0", all, shareable(steps("memory", 90*gib), steps("cores", 1)), capacity(memory, cores)),
-			}, "",
+			offer(shared(shareable(steps("memory", 90*gib), steps("cores", 1)), capacity(memory, cores))), "",
 		},
-		"a share of what is a smaller share": {
-			[]join.Device{
-				device("gpu-0", heldBy("a", consumes(least, links)), shareable(), capacity(memory, links)),
-			}, "",
-		},
+		"a share of a small share": {offer(device("gpu-0", enough, shareable(), capacity(memory, links))), ""},
 	} {
 		got := fit.Advise([]fit.Use{use("gpu-0", 11*gib, 0.1)}, tc.devices, config())
 		must.That(t, len(got) == 1, "%s: %+v", name, got)
