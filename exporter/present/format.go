@@ -225,9 +225,9 @@ func figuresOf(values []book.Value) figures {
 }
 
 // Sum returns the number of devices of some nodes, of those in states that need attention, and of
-// open incidents.
+// open incidents, and why incidents are unknown.
 func Sum(nodes []*Page) string {
-	devices, held, open, counts := 0, 0, 0, map[book.State]int{}
+	devices, held, open, unrecorded, counts := 0, 0, 0, 0, map[book.State]int{}
 	for _, of := range nodes {
 		devices += len(of.Devices)
 		for i := range of.Devices {
@@ -241,6 +241,9 @@ func Sum(nodes []*Page) string {
 				open++
 			}
 		}
+		if of.Unrecorded != "" {
+			unrecorded++
+		}
 	}
 	out := []string{Count(devices, "device") + fmt.Sprintf(", %d held", held)}
 	for _, s := range alarming() {
@@ -250,6 +253,9 @@ func Sum(nodes []*Page) string {
 	}
 	if open > 0 {
 		out = append(out, Count(open, "incident")+" open")
+	}
+	if unrecorded > 0 {
+		out = append(out, "no incidents of "+Count(unrecorded, "node")+": "+NoRecorder)
 	}
 	return strings.Join(out, ", ")
 }

@@ -190,11 +190,10 @@ func apiServer(t *testing.T, refuse ...string) (kubeconfig string, asked func() 
 			{"ports": [{"name": "metrics", "containerPort": 10985}]}]}, "status": {"phase": "Running"}}`, n, n)
 	}
 	rows := func(n int) string {
-		return fmt.Sprintf(`{"time": "2026-11-23 12:00:00 UTC", "node": "node-%d",
-			"devices": [{"driver": "gpu.example.com", "pool": "p", "device": "gpu-0", "id": "gpu.example.com/p/gpu-0",
-			"state": "stalled", "holders": [{"claim": "team/train-%d", "pods": "team/rank-%d"}]}],
-			"claims": [{"namespace": "team", "name": "train-%d", "device": "gpu-0", "state": "stalled"}],
-			"pods": [{"namespace": "team", "name": "rank-%d", "device": "gpu-0", "state": "stalled"}],
+		return fmt.Sprintf(`{"time": "2026-11-23 12:00:00 UTC", "node": "node-%d", "devices": [{"driver": "gpu.example.com",
+			"pool": "p", "device": "gpu-0", "id": "gpu.example.com/p/gpu-0", "state": "stalled", "holders": [{
+			"claim": "team/train-%d", "pods": "team/rank-%d"}]}], "claims": [{"namespace": "team", "name": "train-%d",
+			"device": "gpu-0", "state": "stalled"}], "pods": [{"namespace": "team", "name": "rank-%d", "device": "gpu-0"}],
 			"incidents": [{"id": "i%d", "state": "open", "text": "gpu-0: XID 31", "count": 3, "hit": "team/rank-%d"}]}`,
 			n, n, n, n, n, n, n)
 	}

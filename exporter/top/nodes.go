@@ -356,17 +356,6 @@ func (f *fleet) troubles(now time.Time) []string {
 	return out
 }
 
-// notes says of which nodes a view has no rows, and why.
-func (f *fleet) notes(view View) (out []string) {
-	for _, p := range f.pages() {
-		if view == ViewIncidents && p.Unrecorded != "" {
-			out = append(out, "no incidents of "+p.Node+": "+p.Unrecorded)
-		}
-	}
-	slices.SortFunc(out, present.CompareNames)
-	return out
-}
-
 // err returns an error unless all nodes answered.
 func (f *fleet) err() error {
 	var all []error

@@ -54,12 +54,7 @@ func Print(ctx context.Context, c Config, w io.Writer) error {
 	}
 	shown := f.table(cmp.Or(c.View, ViewDevices), c.Filter, c.Order, c.Reverse)
 	titles, lines := shown.lay(len(f.answers) > 1, c.Format == FormatWide, c.Clean)
-	err := write(w, titles, lines)
-	for _, note := range f.notes(c.View) {
-		_, unwritten := fmt.Fprintln(w, c.Clean(note))
-		err = cmp.Or(err, unwritten)
-	}
-	return cmp.Or(err, failed)
+	return cmp.Or(write(w, titles, lines), failed)
 }
 
 // Documents are what an exporter serves as JSON.

@@ -333,7 +333,7 @@ func (v *screen) draw(now time.Time) {
 			tview.AlignLeft, tcell.ColorDefault)
 		x += n + 2
 	}
-	if troubles := slices.Concat(v.troubles(now), v.notes(v.View)); len(troubles) > 0 {
+	if troubles := v.troubles(now); len(troubles) > 0 {
 		v.line(2, map[bool]string{true: "[red]"}[v.colours != nil], strings.Join(troubles, "; "))
 	}
 	body := tview.Primitive(v.table)

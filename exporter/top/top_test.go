@@ -184,21 +184,13 @@ func TestViews(t *testing.T) {
 	expect.Is(t, f.heading(), "3 nodes  2026-11-22 12:00:00 UTC  3 devices, 2 held, 2 quiet, 1 incident open", "heading")
 }
 
-// Of nodes without a flight recorder, the view of incidents says so, and no other view.
+// The heading says of how many nodes incidents are not recorded.
 func TestUnrecorded(t *testing.T) {
 	without := page("node-2", device("gpu-0", book.StateFree, 0))
 	without.Incidents, without.Unrecorded = nil, present.NoRecorder
-	nodes := []Node{
-		answering("b", map[string]any{rowsPath: without}),
-		answering("a", map[string]any{rowsPath: page("node-1", device("gpu-0", book.StateFree, 0))}),
-	}
-	for view, want := range map[View]bool{"": false, ViewDevices: false, ViewIncidents: true} {
-		var out strings.Builder
-		c := Config{View: view, Clean: same, Find: func(context.Context) ([]Node, error) { return nodes, nil }}
-		must.Do(t, Print(t.Context(), c, &out))
-		got := strings.HasSuffix(out.String(), "\nno incidents of node-2: the flight recorder is off (--no-recorder)\n")
-		expect.That(t, got == want && strings.Contains(out.String(), "no incidents") == want, "%q: %s", view, out.String())
-	}
+	const want = "1 incident open, no incidents of 1 node: the flight recorder is off (--no-recorder)"
+	said := knows(page("node-1", device("gpu-0", book.StateFree, 0)), without).heading()
+	expect.That(t, strings.HasSuffix(said, want), "heading %q", said)
 }
 
 // JSON is what exporters serve. One that does not answer is an error after the others.
