@@ -49,95 +49,87 @@ func Attributions() []Attribution {
 // divided by that of all shares; for several resources, it is the mean over them. If all shares
 // have CPUs of their own, the weight is by their number.
 func Divide(shares []Share) Attribution {
-	owners, claims := 0, 0
+	owners := make([]*Share, 0, len(shares))
+	alone := true
 	for i := range shares {
-		shares[i].Weight = 0
-		if shares[i].Admin {
-			continue
+		s := &shares[i]
+		s.Weight = 0
+		if !s.Admin {
+			owners = append(owners, s)
+			alone = alone && owners[0].sameOwner(s)
 		}
-		if owners == 0 || !seenOwner(shares[:i], &shares[i]) {
-			claims++
-		}
-		owners++
 	}
-	if owners == 0 {
+	switch {
+	case len(owners) == 0:
 		return AttributionNone
-	}
-	if byCPUs(shares) {
+	case byCPUs(owners):
 		return AttributionCPUs
 	}
 	attribution := AttributionEqual
-	if byCapacity(shares) {
+	if byCapacity(owners) {
 		attribution = AttributionCapacity
 	} else {
-		for i := range shares {
-			if !shares[i].Admin {
-				shares[i].Weight = 1 / float64(owners)
-			}
+		for _, s := range owners {
+			s.Weight = 1 / float64(len(owners))
 		}
 	}
-	if claims == 1 {
+	if alone {
 		return AttributionExclusive
 	}
 	return attribution
 }
 
-// seenOwner reports whether the owner of a share also holds one of the others. The owner is its
-// claim, or the pod that holds it by a device plugin.
-func seenOwner(others []Share, s *Share) bool {
-	for i := range others {
-		other := &others[i]
-		if !other.Admin && other.Claim == s.Claim && (!s.ByPlugin() || slices.Equal(other.Pods, s.Pods)) {
-			return true
-		}
-	}
-	return false
+// sameOwner reports whether both shares have one owner: a claim, or the pod that holds the device
+// by a device plugin.
+func (s *Share) sameOwner(other *Share) bool {
+	return other.Claim == s.Claim && (!s.ByPlugin() || slices.Equal(other.Pods, s.Pods))
 }
 
 // byCapacity sets the weights by the resources that all shares consume. Without such a resource, it
 // changes nothing and returns false.
-func byCapacity(shares []Share) bool {
+func byCapacity(owners []*Share) bool {
 	total, common := map[string]float64{}, map[string]int{}
-	owners := 0
-	for i := range shares {
-		if shares[i].Admin {
-			continue
-		}
-		owners++
-		for _, c := range shares[i].Consumed {
+	for _, s := range owners {
+		for _, c := range s.Consumed {
 			if c.Value > 0 {
 				total[c.Resource] += c.Value
 				common[c.Resource]++
 			}
 		}
 	}
-	resources := 0
 	for name, n := range common {
-		if n == owners {
-			resources++
-		} else {
+		if n != len(owners) {
 			delete(total, name)
 		}
 	}
-	if owners < 2 || resources == 0 {
+	if len(owners) < 2 || len(total) == 0 {
 		return false
 	}
-	for i := range shares {
-		if !shares[i].Admin {
-			shares[i].Weight = capacityFraction(shares[i].Consumed, total) / float64(resources)
+	for _, s := range owners {
+		for _, c := range s.Consumed {
+			if t := total[c.Resource]; t > 0 {
+				s.Weight += c.Value / t
+			}
 		}
+		s.Weight /= float64(len(total))
 	}
 	return true
 }
 
-func capacityFraction(consumed []driver.Amount, total map[string]float64) float64 {
-	sum := 0.0
-	for _, c := range consumed {
-		if t := total[c.Resource]; t > 0 {
-			sum += c.Value / t
+// byCPUs sets the weights by the number of CPUs of each share. If a share has none, it changes
+// nothing and returns false.
+func byCPUs(owners []*Share) bool {
+	all := 0
+	for _, s := range owners {
+		if len(s.CPUs) == 0 {
+			return false
 		}
+		all += len(s.CPUs)
 	}
-	return sum
+	for _, s := range owners {
+		s.Weight = float64(len(s.CPUs)) / float64(all)
+	}
+	return true
 }
 
 // Share is one allocation of a device to one claim.
@@ -212,29 +204,6 @@ func (f *deviceFacts) keepBusy(d *Device, cpu int, utilization float64) {
 	if _, known := f.busy[cpu]; !known {
 		f.busy[cpu] = utilization
 	}
-}
-
-// byCPUs sets the weights by the number of CPUs of each share. If a share has none, it changes
-// nothing and returns false.
-func byCPUs(shares []Share) bool {
-	all := 0
-	for i := range shares {
-		if s := &shares[i]; !s.Admin {
-			if len(s.CPUs) == 0 {
-				return false
-			}
-			all += len(s.CPUs)
-		}
-	}
-	if all == 0 {
-		return false
-	}
-	for i := range shares {
-		if s := &shares[i]; !s.Admin {
-			s.Weight = float64(len(s.CPUs)) / float64(all)
-		}
-	}
-	return true
 }
 
 // divideByCPUs computes what each share's own CPUs do. It returns false if claims have no CPUs of

@@ -74,15 +74,12 @@ func spread(positions []position) Topology {
 		}
 	}
 	var found []Proximity
-	compared := map[position]bool{}
 	for p, n := range count {
-		if n > 1 {
-			found = append(found, p.to(p))
+		for other := range count {
+			if p != other || n > 1 {
+				found = append(found, p.to(other))
+			}
 		}
-		for other := range compared {
-			found = append(found, p.to(other))
-		}
-		compared[p] = true
 	}
 	if len(found) == 0 || slices.Contains(found, ProximityUnknown) {
 		return Topology{}
