@@ -56,7 +56,7 @@ func Divide(shares []Share) Attribution {
 		s.Weight = 0
 		if !s.Admin {
 			owners = append(owners, s)
-			alone = alone && owners[0].sameOwner(s)
+			alone = alone && sameOwner(owners[0], s)
 		}
 	}
 	switch {
@@ -81,8 +81,8 @@ func Divide(shares []Share) Attribution {
 
 // sameOwner reports whether both shares have one owner: a claim, or the pod that holds the device
 // by a device plugin.
-func (s *Share) sameOwner(other *Share) bool {
-	return other.Claim == s.Claim && (!s.ByPlugin() || slices.Equal(other.Pods, s.Pods))
+func sameOwner(a, b *Share) bool {
+	return a.Claim == b.Claim && (!a.ByPlugin() || slices.Equal(a.Pods, b.Pods))
 }
 
 // byCapacity sets the weights by the resources that all shares consume. Without such a resource, it

@@ -52,7 +52,7 @@ func (m *Joiner) Join(in Input) Result {
 	for i := range min(len(m.spare), len(j.devices)) {
 		j.devices[i].Readings = m.spare[i]
 	}
-	m.spare = nil
+	m.spare = m.spare[:0]
 	sources := make([]SourceState, 0, len(in.Sources))
 	for i := range in.Sources {
 		j.match(in.Sources[i], i)
@@ -68,9 +68,10 @@ func (m *Joiner) Join(in Input) Result {
 
 // Recycle removes the readings from the last result's devices, and reuses their memory.
 func (m *Joiner) Recycle(last *Result) {
-	m.spare = make([][]Reading, len(last.Devices))
+	m.spare = m.spare[:0]
 	for i := range last.Devices {
-		m.spare[i], last.Devices[i].Readings = last.Devices[i].Readings[:0], nil
+		m.spare = append(m.spare, last.Devices[i].Readings[:0])
+		last.Devices[i].Readings = nil
 	}
 }
 

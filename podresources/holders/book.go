@@ -36,7 +36,7 @@ type Book struct {
 // its cgroup proves that it has ended.
 func NewBook(grace time.Duration, hint func()) *Book {
 	return &Book{hint: hint, evidence: Evidence{
-		grace: grace, pods: map[string]*pod{}, named: map[podresources.Pod][]string{},
+		grace: grace, pods: map[string]*pod{}, named: map[podresources.Pod][]*pod{},
 		claims: map[podresources.Claim]podresources.ClaimFacts{}, ended: map[podresources.Pod]endedUID{},
 	}}
 }
@@ -210,8 +210,8 @@ func (b *Book) Holds(now, before time.Time) (Holdings, Signs) {
 
 // Evidence is all that is known about who holds what. Only the methods of [Book] change it.
 type Evidence struct {
-	pods  map[string]*pod               // by UID
-	named map[podresources.Pod][]string // UIDs of the pods that have, or had, a name
+	pods  map[string]*pod             // by UID
+	named map[podresources.Pod][]*pod // those that have, or had, a name
 
 	// The kubelet's answers.
 	kubelet     kubelet

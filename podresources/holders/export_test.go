@@ -52,7 +52,7 @@ func (b *Book) Clone() *Book {
 	c.evidence = b.evidence
 	e := &c.evidence
 	e.pods, e.listed, e.claims = map[string]*pod{}, map[podresources.Pod]*listedPod{}, maps.Clone(e.claims)
-	e.fileClaims, e.allClaims, e.named = maps.Clone(e.fileClaims), nil, map[podresources.Pod][]string{}
+	e.fileClaims, e.allClaims, e.named = maps.Clone(e.fileClaims), nil, map[podresources.Pod][]*pod{}
 	for name, l := range b.evidence.listed {
 		same := *l
 		e.listed[name] = &same

@@ -62,7 +62,7 @@ func (e *Evidence) apply(p *pod, f fact, at time.Time) {
 
 // add adds a pod.
 func (e *Evidence) add(p *pod) {
-	e.pods[p.UID], e.named[p.Pod] = p, append(e.named[p.Pod], p.UID)
+	e.pods[p.UID], e.named[p.Pod] = p, append(e.named[p.Pod], p)
 	e.changed, e.podsChanged = true, driver.Later(e.podsChanged, p.seen)
 }
 
@@ -72,7 +72,7 @@ func (e *Evidence) drop(uid string) {
 	if p == nil {
 		return
 	}
-	others := slices.DeleteFunc(e.named[p.Pod], func(other string) bool { return other == uid })
+	others := slices.DeleteFunc(e.named[p.Pod], func(other *pod) bool { return other == p })
 	if e.named[p.Pod] = others; len(others) == 0 {
 		delete(e.named, p.Pod)
 	}
@@ -229,10 +229,9 @@ func (e *Evidence) identify(name podresources.Pod, uid string) {
 // existing one replaces. A running pod is never replaced: creation times are from the API server's
 // clock, which may have been set back.
 func (e *Evidence) replace(p *pod, isNew bool, at time.Time) {
-	for _, uid := range e.named[p.Pod] {
-		other := e.pods[uid]
+	for _, other := range e.named[p.Pod] {
 		older := p // of both
-		if uid == p.UID || other.Static || other.Nominated {
+		if other == p || other.Static || other.Nominated {
 			continue
 		}
 		if !other.Created.After(p.Created) {
@@ -357,8 +356,7 @@ func (e *Evidence) uidOf(name podresources.Pod) string {
 // only that one.
 func (e *Evidence) newest(name podresources.Pod, of func(*pod) bool) *pod {
 	var bound, waits *pod
-	for _, uid := range e.named[name] {
-		p := e.pods[uid]
+	for _, p := range e.named[name] {
 		best := &bound
 		if p.state == Waiting {
 			best = &waits

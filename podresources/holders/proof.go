@@ -148,8 +148,8 @@ func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
 	if p.Started || p.ends() {
 		return false
 	}
-	for _, uid := range e.named[p.Pod] {
-		if other := e.pods[uid]; other.state.over() && asked.Sub(other.over) < catchUp {
+	for _, other := range e.named[p.Pod] {
+		if other.state.over() && asked.Sub(other.over) < catchUp {
 			return true
 		}
 	}

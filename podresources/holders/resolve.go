@@ -124,33 +124,18 @@ func (r *resolver) claim(name podresources.Claim) *claimUse {
 	return c
 }
 
-// pod returns the pod of a holder, nil if it is unknown.
-func (r *resolver) pod(h *podresources.Holder) *pod { return r.podOf(r.holderUID(h)) }
-
 // podOf returns the pod with that UID, nil if it is unknown.
 func (r *resolver) podOf(uid string) *pod { return cmp.Or(r.copies[uid], r.pods[uid]) }
-
-// holderUID returns the UID of a holder or, if that is unknown, of the newest pod with its name,
-// unless the listed pod must be a newer one.
-func (r *resolver) holderUID(h *podresources.Holder) string {
-	if h.UID != "" {
-		return h.UID
-	}
-	if uid := r.uidOf(h.Pod); !r.pods[uid].recreated(r.asked) {
-		return uid
-	}
-	return ""
-}
 
 // noteListed records that the kubelet lists an allocation.
 func (r *resolver) noteListed(a *podresources.Allocation) {
 	c := r.claim(a.Claim)
 	for i := range a.Holders {
 		h := &a.Holders[i]
-		if uid := r.holderUID(h); uid != "" {
+		if h.UID != "" {
 			c.given = true
-			if !slices.Contains(r.lists[uid], a.Claim) {
-				r.lists[uid] = append(r.lists[uid], a.Claim)
+			if !slices.Contains(r.lists[h.UID], a.Claim) {
+				r.lists[h.UID] = append(r.lists[h.UID], a.Claim)
 			}
 		}
 		if len(c.listed) == 0 {
@@ -346,7 +331,7 @@ func (r *resolver) give(a *podresources.Allocation) {
 	several := len(r.claim(a.Claim).rows) > 1
 	given := a.Holders[:0]
 	for group := range groups(a.Holders) {
-		first, p := group[0], r.pod(&group[0])
+		first, p := group[0], r.podOf(group[0].UID)
 		names := func(container string) bool { // or it names no request of the claim
 			uses, named := p.uses(first.ClaimName, a.Claim.Name, container, request)
 			return named || !uses

@@ -10,7 +10,8 @@ import (
 )
 
 // listedRows returns the rows that the kubelet lists, with those of kept pods, and the UIDs of
-// their holders.
+// their holders. If the UID of a listed pod is unknown, it is that of the newest pod with its name,
+// unless the listed pod must be a newer one.
 func (e *Evidence) listedRows() []podresources.Allocation {
 	rows := make([]podresources.Allocation, 0, len(e.allocations))
 	for _, a := range e.allocations {
@@ -18,6 +19,9 @@ func (e *Evidence) listedRows() []podresources.Allocation {
 		for _, h := range a.Holders {
 			if l := e.listed[h.Pod]; l != nil && l.devices {
 				h.UID = l.uid
+				if uid := e.uidOf(h.Pod); h.UID == "" && !e.pods[uid].recreated(e.asked) {
+					h.UID = uid
+				}
 				holders = append(holders, h)
 			}
 		}
@@ -60,7 +64,7 @@ func (r *resolver) list(a podresources.Allocation, health map[driver.ID]podresou
 func (r *resolver) listedHolders(a *podresources.Allocation, c *claimUse, shares bool) {
 	holders := a.Holders[:0]
 	for group := range groups(a.Holders) {
-		p, reason := r.pod(&group[0]), podresources.ReasonListed
+		p, reason := r.podOf(group[0].UID), podresources.ReasonListed
 		if p == nil {
 			p = r.reservedPod(&group[0], c)
 		}
