@@ -47,7 +47,7 @@ func newNode(devices, pods int) *node {
 		}
 		n.samples = append(n.samples, driver.Sample{Hardware: driver.Hardware{UUID: uuid}, Readings: benchReadings()})
 	}
-	parsed, _ := podresources.Parse(answer(devices, pods))
+	parsed, _ := podresources.Bounds{}.Parse(answer(devices, pods))
 	n.in.View.Allocations = jointest.Held(parsed...)
 	n.in.Sources = []join.SourceSamples{{Name: "bench", Samples: n.samples}}
 	return n
@@ -172,7 +172,7 @@ func benchTick(b *testing.B, part string, devices, pods int) {
 	parse := func() {
 		var answer v1.ListPodResourcesResponse
 		must.Do(b, proto.Unmarshal(wire, &answer))
-		parsed, _ := podresources.Parse(&answer)
+		parsed, _ := podresources.Bounds{}.Parse(&answer)
 		for i := range parsed { // the holds of [newNode]
 			parsed[i].Holders = n.in.View.Allocations[i].Holders
 		}

@@ -114,9 +114,9 @@ func connect(socket string, options ...grpc.DialOption) (*grpc.ClientConn, error
 func (c *Client) Close() error { return c.conn.Close() }
 
 // List requests the devices of all containers of the node. Answers larger than the bounds are
-// rejected. A pod that cannot be decoded is nil in the answer; [Parse] counts it. An answer with
-// the same pods as the one before is the same pointer: it must not be changed. Every error is one
-// of this package's, or has the reason "other".
+// rejected. A pod that cannot be decoded is nil in the answer; [Bounds.Parse] counts it. An answer
+// with the same pods as the one before is the same pointer: it must not be changed. Every error is
+// one of this package's, or has the reason "other".
 func (c *Client) List(ctx context.Context) (*v1.ListPodResourcesResponse, error) {
 	var raw mem.BufferSlice
 	if err := c.conn.Invoke(ctx, v1.PodResourcesLister_List_FullMethodName, &v1.ListPodResourcesRequest{},
@@ -211,7 +211,8 @@ type PodSink interface {
 }
 
 // PodReader gives a sink the facts of the pods in a list and of their changes. What is left out is
-// counted: pods that could not be decoded or have no valid name, and those of a list beyond MaxPods.
+// counted: pods that could not be decoded or have no valid name, and those of a list beyond
+// MaxPods.
 type PodReader struct {
 	Sink      PodSink
 	Selection *Selection
@@ -307,7 +308,7 @@ const (
 )
 
 // Allocatable requests the healthy devices that the node's device plugins offer, held or not, as
-// the kubelet lists them. A device has the ID of its allocations in [Parse]: the name of the
+// the kubelet lists them. A device has the ID of its allocations in [Bounds.Parse]: the name of the
 // resource, and the plugin's ID. Devices of claims are never among them. They are sorted. A kubelet
 // without this request causes [ErrUnimplemented].
 func (c *Client) Allocatable(ctx context.Context) ([]driver.ID, driver.Rejections, error) {

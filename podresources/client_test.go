@@ -120,7 +120,7 @@ func TestClientTakesLargeAnswers(t *testing.T) {
 	k, c := dial(t)
 	must.Do(t, k.SetPods(pods...))
 	answer := must.Get(list(t, c, waitLimit))(t)
-	allocations, rejections := Parse(answer)
+	allocations, rejections := Bounds{}.Parse(answer)
 	expect.That(t, len(allocations) == 32 && len(allocations[0].Holders) == 200 && len(rejections) == 0,
 		"%d allocations, %v", len(allocations), rejections)
 }

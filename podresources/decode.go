@@ -69,8 +69,8 @@ func (p *decodedPod) compare(other *decodedPod) int {
 
 // Decode decodes an answer of List, which arrives in pieces. protobuf rejects the whole message for
 // a single name that is not UTF-8; here, only pods that cannot be decoded are nil. Pods beyond the
-// bounds are left out; [Parse] counts them. The bytes are freed as they are read; one pod at a time
-// is copied.
+// bounds are left out; [Bounds.Parse] counts them. The bytes are freed as they are read; one pod at
+// a time is copied.
 func (d *Decoder) Decode(wire mem.BufferSlice) (*v1.ListPodResourcesResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -165,7 +165,7 @@ func plugged(name, resource string, devices int) *v1.PodResources {
 func decoded(t *testing.T, pods ...*v1.PodResources) ([]Allocation, driver.Rejections) {
 	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 	answer := must.Get(new(Decoder).Decode(inPieces(wireOf(t, pods...), 16<<10)))(t)
-	return Parse(answer)
+	return Bounds{}.Parse(answer)
 }
 
 // If a device plugin lists an ID for each MiB, its IDs beyond the bound are dropped and counted.
@@ -303,7 +303,7 @@ func TestStuckPod(t *testing.T) {
 		answer := must.Get(d.Decode(inPieces(wire, 16<<10)))(t)
 		kept := proto.Size(answer)
 		expect.That(t, kept <= 8<<10, "of %d bytes %d are kept", len(wire), kept)
-		got, rejected := Parse(answer)
+		got, rejected := Bounds{}.Parse(answer)
 		diff := cmp.Diff(want, got)
 		expect.That(t, diff == "" && rejected[driver.ReasonTooMany] <= 0 && rejected[driver.ReasonDuplicate] != 0,
 			"%d retries: rejected %v, -want +got:\n%s", n, rejected, diff)
@@ -344,7 +344,7 @@ func BenchmarkAnswer(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				var answer v1.ListPodResourcesResponse
 				must.Do(b, proto.Unmarshal(wires[i%2], &answer))
-				Parse(&answer)
+				Bounds{}.Parse(&answer)
 			}
 		})
 		b.Run(name+"/decoder", func(b *testing.B) {
@@ -354,7 +354,7 @@ func BenchmarkAnswer(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				answer := must.Get(d.Decode(inPieces(wires[i%2], 16<<10)))(b)
 				if answer != before {
-					Parse(answer)
+					Bounds{}.Parse(answer)
 				}
 				before = answer
 			}

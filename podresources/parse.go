@@ -38,11 +38,6 @@ const (
 // The kubelet lists a device with the CDI names of all devices before it, of the same driver and
 // claim (k8s.io/kubernetes pkg/kubelet/cm/container_manager_linux.go, GetDynamicResources):
 // Allocation.CDI has only the device's own names.
-func Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver.Rejections) {
-	return Bounds{}.Parse(answer)
-}
-
-// Parse is [Parse] with these bounds instead of [FullBounds].
 func (b Bounds) Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver.Rejections) {
 	p := parser{most: b.orFull().Rows, rows: map[rowKey]*row{}, rejected: driver.Rejections{}}
 	// In order, so that holders are sorted, and the bounds always cut off the same ones.

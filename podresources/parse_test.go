@@ -55,7 +55,7 @@ func render(allocations []Allocation, rejections driver.Rejections) string {
 }
 
 func TestParseRecorded(t *testing.T) {
-	got := render(Parse(recordedList(t)))
+	got := render(Bounds{}.Parse(recordedList(t)))
 	golden := filepath.Join("testdata", "list.golden")
 	if *update {
 		must.Do(t, os.WriteFile(golden, []byte(got), 0o644))
@@ -148,7 +148,7 @@ func TestParse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			text, ok := want[name]
-			diff := cmp.Diff(text, render(Parse(answerOf(pods...))))
+			diff := cmp.Diff(text, render(Bounds{}.Parse(answerOf(pods...))))
 			expect.That(t, diff == "" && ok, "%v", diff)
 		})
 	}
@@ -198,7 +198,7 @@ func TestParseCDI(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			entry := &v1.DynamicResource{ClaimNamespace: "ns", ClaimName: "claim", ClaimResources: tt.rows}
-			allocations, _ := Parse(answerOf(test.Pod("ns", "pod", test.Container("main", entry))))
+			allocations, _ := Bounds{}.Parse(answerOf(test.Pod("ns", "pod", test.Container("main", entry))))
 			got := make(map[string][]string)
 			for _, a := range allocations {
 				got[a.Device.Device] = a.CDI
@@ -225,7 +225,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		allocations, rejections := Parse(answer)
+		allocations, rejections := Bounds{}.Parse(answer)
 		expect.That(t, slices.IsSortedFunc(allocations, Allocation.Compare), "not sorted")
 		for i, a := range allocations {
 			if len(a.Holders) == 0 || a.Device.Driver == "" || a.Device.Device == "" || a.Claim.Namespace == "" ||
@@ -235,7 +235,7 @@ func FuzzParse(f *testing.F) {
 			expect.That(t, i <= 0 || a.Compare(allocations[i-1]) != 0, "twice: %+v", a)
 		}
 		slices.Reverse(answer.PodResources)
-		again, rejectionsAgain := Parse(answer)
+		again, rejectionsAgain := Bounds{}.Parse(answer)
 		if diff := cmp.Diff(render(allocations, rejections), render(again, rejectionsAgain)); diff != "" {
 			t.Error("the order of pods matters:", diff)
 		}
@@ -278,7 +278,7 @@ func TestRecordedHolds(t *testing.T) {
 	for _, folder := range recordings(t) {
 		t.Run(filepath.Base(folder), func(t *testing.T) {
 			answer := must.Get(test.ParseList(recordingFile(t, folder, "list.json")))(t)
-			allocations, rejected := Parse(answer)
+			allocations, rejected := Bounds{}.Parse(answer)
 			expect.That(t, len(rejected) == 0, "rejected: %v", rejected)
 			var got []string
 			for _, a := range allocations {

@@ -317,8 +317,8 @@ type PodFacts struct {
 	Health []DeviceHealth
 }
 
-// PodMeta has the exported data of a pod in addition to its name. The exporter's state has it too: a
-// key is never used again with another meaning.
+// PodMeta has the exported data of a pod in addition to its name. The exporter's state has it too:
+// a key is never used again with another meaning.
 type PodMeta struct {
 	// The controller; empty if there is none.
 	OwnerKind string `cbor:"7,keyasint,omitempty"`

@@ -180,7 +180,7 @@ func FuzzText(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
-		if hertz, ok := parseState(content); ok && !(hertz >= 0 && hertz < 1e16) {
+		if hertz, ok, _ := parseStates(content); ok && !(hertz >= 0 && hertz < 1e16) {
 			t.Errorf("%q is %v Hz", content, hertz)
 		}
 		if n, ok := parseGeneration(string(content)); ok && !(n >= 1 && n <= 6) {

@@ -126,7 +126,7 @@ func (r *reading) readClocks() {
 		}
 		content, err := r.content(clock.states)
 		r.Fail(clock.states, err)
-		if hertz, ok := parseState(content); ok {
+		if hertz, ok, _ := parseStates(content); ok {
 			r.Add(driver.Clock, hertz, clock.domain)
 		} else if n, ok := r.metrics.at("current_clocks", clock.position); ok && n > 0 {
 			r.Add(driver.Clock, float64(n)*1e6, clock.domain)
@@ -139,32 +139,23 @@ func (r *reading) readMaxClocks() {
 	for _, clock := range [...]struct{ states, domain string }{{"pp_dpm_sclk", "graphics"}, {"pp_dpm_mclk", "memory"}} {
 		content, err := r.content(clock.states)
 		r.Fail(clock.states, err)
-		if hertz := highestState(content); hertz != 0 {
+		if _, _, hertz := parseStates(content); hertz != 0 {
 			r.Add(driver.ClockMax, hertz, clock.domain)
 		}
 	}
 }
 
-// parseState returns the clock, in Hz, of the state that is marked with an asterisk, from lines
-// such as "1: 1138Mhz *".
-func parseState(content []byte) (float64, bool) {
+// parseStates returns the clock, in Hz, of the state that is marked with an asterisk, if there is
+// one, and the highest clock of all states (0: none), from lines such as "1: 1138Mhz *".
+func parseStates(content []byte) (current float64, marked bool, highest float64) {
 	for line := range bytes.Lines(content) {
-		state, marked := bytes.CutSuffix(bytes.TrimSpace(line), []byte("*"))
-		if marked {
-			return clockOf(state)
+		state, mark := bytes.CutSuffix(bytes.TrimSpace(line), []byte("*"))
+		hertz, ok := clockOf(state)
+		if highest = max(highest, hertz); mark && !marked {
+			current, marked = hertz, ok
 		}
 	}
-	return 0, false
-}
-
-// highestState returns the highest clock of all states, in Hz; 0: none.
-func highestState(content []byte) float64 {
-	highest := 0.0
-	for line := range bytes.Lines(content) {
-		hertz, _ := clockOf(bytes.TrimSuffix(bytes.TrimSpace(line), []byte("*")))
-		highest = max(highest, hertz)
-	}
-	return highest
+	return current, marked, highest
 }
 
 // clockOf returns the clock of a state, in Hz.

@@ -51,8 +51,8 @@ func Fills() []driver.Quantity {
 	return []driver.Quantity{driver.Utilization, driver.EngineUtilization, driver.MemoryUsed}
 }
 
-// New returns a source that uses Procfs, Sysfs and Holders; without Holders, no pods hold devices. It
-// reads nothing yet.
+// New returns a source that uses Procfs, Sysfs and Holders; without Holders, no pods hold devices.
+// It reads nothing yet.
 func New(h driver.Host) *Source {
 	return &Source{
 		Host: h, now: time.Now, cards: drmcard.NewLister(h.Sysfs),

@@ -109,14 +109,14 @@ func (r *reader) asks(action, reason string, flag uint32) {
 	r.add(driver.NeedsAttention, driver.Flag(flag != 0), action, reason)
 }
 
-// addSRAM: nvmlEccSramErrorStatus_v1_t, bThresholdExceeded: "if the error threshold of field diag is
-// exceeded". NVIDIA's field diagnostics then fail.
+// addSRAM: nvmlEccSramErrorStatus_v1_t, bThresholdExceeded: "if the error threshold of field diag
+// is exceeded". NVIDIA's field diagnostics then fail.
 func addSRAM(r *reader, status nvml.EccSramErrorStatus) {
 	r.asks("rma", "sram_ecc_threshold", status.BThresholdExceeded)
 }
 
-// addRepairs: nvmlRepairStatus_v1_t. A pending repair of a memory channel or of a TPC is made at the
-// next reset.
+// addRepairs: nvmlRepairStatus_v1_t. A pending repair of a memory channel or of a TPC is made at
+// the next reset.
 func addRepairs(r *reader, status nvml.RepairStatus) {
 	r.asks("reset", "channel_repair_pending", status.BChannelRepairPending)
 	r.asks("reset", "tpc_repair_pending", status.BTpcRepairPending)

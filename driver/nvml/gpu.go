@@ -291,8 +291,9 @@ func (m *gpmMeter) release(lib nvml.Interface) {
 	m.at, m.readings = time.Time{}, nil
 }
 
-// gpmMetric is a metric of GPM (NVML_GPM_METRIC_* in nvml.h): in percent or, of IOBytes, a rate such
-// as "PCIe traffic from this GPU in MiB/sec" and "NvLink write bandwidth for all links in MiB/sec".
+// gpmMetric is a metric of GPM (NVML_GPM_METRIC_* in nvml.h): in percent or, of IOBytes, a rate
+// such as "PCIe traffic from this GPU in MiB/sec" and "NvLink write bandwidth for all links in
+// MiB/sec".
 type gpmMetric struct {
 	id       nvml.GpmMetricId
 	quantity driver.Quantity

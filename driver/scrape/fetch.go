@@ -121,8 +121,8 @@ func read(response *http.Response, v visitor) error {
 
 func malformed(err error) error { return driver.WithReason(driver.ReasonMalformed, err) }
 
-// unpacking adds the reason to an error of reading a body: that it is too large, the connection's or
-// gzip's.
+// unpacking adds the reason to an error of reading a body: that it is too large, the connection's
+// or gzip's.
 func unpacking(err error) error {
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		return errTooLarge

@@ -208,8 +208,8 @@ func IsGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENODEV)
 }
 
-// HasEnded reports whether an error of a file of a process means that the process has ended, or that
-// there is no such file any more.
+// HasEnded reports whether an error of a file of a process means that the process has ended, or
+// that there is no such file any more.
 func HasEnded(err error) bool { return IsGone(err) || errors.Is(err, unix.ESRCH) }
 
 // IsAbsent reports whether the error of an attribute means that there is no value: the device does

@@ -143,8 +143,8 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// Who held what is forgotten before it is needed for a charge: while that frees enough, everyone has
-// what they have by all of the history.
+// Who held what is forgotten before it is needed for a charge: while that frees enough, everyone
+// has what they have by all of the history.
 func TestPeriodsAreForgottenFirst(t *testing.T) {
 	played := func(history int) (charged map[string]float64, lost int) {
 		config := exportertest.LedgerConfig()

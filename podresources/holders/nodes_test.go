@@ -206,7 +206,7 @@ func TestHealth(t *testing.T) {
 // other claim. Devices of device plugins are held like others.
 func TestRecordedLives(t *testing.T) {
 	answer := must.Get(test.ParseList(recording(t, "recordings/lives/list.json")))(t)
-	allocations, rejected := podresources.Parse(answer)
+	allocations, rejected := podresources.Bounds{}.Parse(answer)
 	expect.That(t, len(rejected) == 0, "rejected: %v", rejected)
 	var objects corev1.PodList
 	must.Do(t, yaml.Unmarshal(recording(t, "recordings/lives/pods.yaml"), &objects))

@@ -48,7 +48,7 @@ func ask(t *testing.T, n *Node) []podresources.Allocation {
 	must.Do(t, err)
 	defer func() { must.Do(t, conn.Close()) }()
 	answer := must.Get(v1.NewPodResourcesListerClient(conn).List(t.Context(), &v1.ListPodResourcesRequest{}))(t)
-	allocations, rejected := podresources.Parse(answer)
+	allocations, rejected := podresources.Bounds{}.Parse(answer)
 	expect.That(t, len(rejected) == 0, "the kubelet's answer: %v", rejected)
 	return allocations
 }

@@ -150,8 +150,8 @@ type Lister struct {
 func NewLister(root string) *Lister { return &Lister{root: root} }
 
 // Cards returns the cards, graphics cards first, in the order of their numbers, none on a machine
-// without the classes. A card that is removed during the call is omitted. The lister owns the slice;
-// fresh: it is a new slice.
+// without the classes. A card that is removed during the call is omitted. The lister owns the
+// slice; fresh: it is a new slice.
 func (l *Lister) Cards(now time.Time) (cards []Card, fresh bool, err error) {
 	listed, err := list(l.root)
 	if err != nil {

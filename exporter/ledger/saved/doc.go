@@ -1,6 +1,7 @@
 // Package saved is the ledger's persistent state: plain structs, how their changes are written, and
-// how a later process reads them. The ledger has the facts that need no conversion in the same form,
-// as [AccountFacts], [FitFacts] and [Use]; the others it converts from and to its own types. Pure.
+// how a later process reads them. The ledger has the facts that need no conversion in the same
+// form, as [AccountFacts], [FitFacts] and [Use]; the others it converts from and to its own types.
+// Pure.
 //
 // A state is a sequence of records in CBOR (RFC 8949). Each record is a map with one entry, of the
 // kind of the record, whose value is a map with one entry, of the number of the object. So each
