@@ -22,7 +22,6 @@ func (r *reading) readSlow(divided bool) []driver.Reading {
 	s.readTemperatures()
 	s.readVoltages()
 	s.readClocks()
-	s.readMaxClocks()
 	s.readLimits()
 	s.readLink()
 	s.readErrors()
@@ -101,7 +100,7 @@ func supplyName(label string) string {
 
 // readClocks reads clocks from hwmon (freq1: graphics, freq2: memory). Others come from the states
 // of power management, or else from gpu_metrics (current_gfxclk to current_dclk1, in MHz), in which
-// 0 is a clock that the chip lacks.
+// 0 is a clock that the chip lacks. The highest state of those two is the highest clock.
 func (r *reading) readClocks() {
 	const none = -1
 	for _, clock := range [...]struct {
@@ -118,29 +117,21 @@ func (r *reading) readClocks() {
 		{"", "pp_dpm_vclk1", 5, "video1"},
 		{"", "pp_dpm_dclk1", 6, "decoder1"},
 	} {
+		content, err := r.content(clock.states)
+		r.Fail(clock.states, err)
+		current, ok, highest := parseStates(content)
 		if clock.monitor != "" {
-			if hertz, ok := r.monitor(clock.monitor); ok {
-				r.Add(driver.Clock, hertz, clock.domain)
-				continue
+			if highest != 0 {
+				r.Add(driver.ClockMax, highest, clock.domain)
+			}
+			if hertz, measured := r.monitor(clock.monitor); measured {
+				current, ok = hertz, true
 			}
 		}
-		content, err := r.content(clock.states)
-		r.Fail(clock.states, err)
-		if hertz, ok, _ := parseStates(content); ok {
-			r.Add(driver.Clock, hertz, clock.domain)
+		if ok {
+			r.Add(driver.Clock, current, clock.domain)
 		} else if n, ok := r.metrics.at("current_clocks", clock.position); ok && n > 0 {
 			r.Add(driver.Clock, float64(n)*1e6, clock.domain)
-		}
-	}
-}
-
-// readMaxClocks reads the highest clocks among the states of power management.
-func (r *reading) readMaxClocks() {
-	for _, clock := range [...]struct{ states, domain string }{{"pp_dpm_sclk", "graphics"}, {"pp_dpm_mclk", "memory"}} {
-		content, err := r.content(clock.states)
-		r.Fail(clock.states, err)
-		if _, _, hertz := parseStates(content); hertz != 0 {
-			r.Add(driver.ClockMax, hertz, clock.domain)
 		}
 	}
 }

@@ -57,12 +57,18 @@ type distributed struct {
 	histogram distribution.Growing
 	summed    time.Time // the histogram includes everything before
 	pieces    []piece
-	until     map[*account]time.Time // up to which the values of its device are known
+	known     []known
 
 	object   saved.Object
 	shown    bool                // the time shown is persistent
 	keeps    bool                // further observations are written to the state
 	observed []saved.Observation // not yet persisted
+}
+
+// known is the time up to which the values of an account's device are known.
+type known struct {
+	account *account
+	until   time.Time
 }
 
 // piece is a span of time with a constant value of a device.

@@ -45,7 +45,7 @@ func (all distributions) leave(a *account) {
 	}
 	of.accounts = slices.DeleteFunc(of.accounts, func(other *account) bool { return other == a })
 	for _, d := range of.quantities {
-		delete(d.until, a)
+		d.known = slices.DeleteFunc(d.known, func(k known) bool { return k.account == a })
 	}
 	if len(of.accounts) == 0 {
 		delete(all, claimKey{a.key.Namespace, a.key.Name, a.key.Device.Driver})
@@ -115,7 +115,6 @@ func (c *claimDistributions) of(key seriesKey, a *account) *distributed {
 }
 
 func (c *claimDistributions) add(d *distributed) {
-	d.until = map[*account]time.Time{}
 	c.quantities = append(c.quantities, d)
 	slices.SortFunc(c.quantities, func(a, b *distributed) int { return int(a.series.Quantity) - int(b.series.Quantity) })
 }
@@ -123,13 +122,16 @@ func (c *claimDistributions) add(d *distributed) {
 // add adds a piece of the value of one of the claim's devices. It omits time for which a value is
 // known.
 func (d *distributed) add(a *account, p piece) {
-	until := d.until[a]
-	p.from = driver.Later(d.summed, driver.Later(until, p.from))
+	i := slices.IndexFunc(d.known, func(k known) bool { return k.account == a })
+	if i < 0 {
+		i = len(d.known)
+		d.known = append(d.known, known{account: a})
+	}
+	p.from = driver.Later(d.summed, driver.Later(d.known[i].until, p.from))
 	if p.from.Before(p.to) {
-		until = p.to
+		d.known[i].until = p.to
 		d.pieces = append(d.pieces, p)
 	}
-	d.until[a] = until
 }
 
 // settle adds the sums of the claims' pieces to their distributions.
@@ -153,9 +155,9 @@ func (all distributions) settle(now time.Time) {
 func (c *claimDistributions) knownUntil(d *distributed, now time.Time) time.Time {
 	until := now
 	for _, a := range c.accounts {
-		last, known := d.until[a]
-		if !known {
-			last = a.born
+		last := a.born
+		if i := slices.IndexFunc(d.known, func(k known) bool { return k.account == a }); i >= 0 {
+			last = d.known[i].until
 		}
 		complete := !a.ended.IsZero() && !last.Before(a.ended)
 		if !complete && last.Before(until) && now.Sub(last) <= readings.MaxIntegration &&
