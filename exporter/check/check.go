@@ -252,7 +252,8 @@ func (c *Checker) unresolved() {
 		kinds[conflict.Kind]++
 	}
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
-		c.report.say(Warn, "conflicts", "kubelet and API server disagree on %s: %s", present.Count(kinds[kind], "device"), kind)
+		devices := present.Count(kinds[kind], "device")
+		c.report.say(Warn, "conflicts", "kubelet and API server disagree on %s: %s", devices, kind)
 	}
 	for _, conflict := range held.Conflicts {
 		text := fmt.Sprintf("pod %s/%s has %v", conflict.Pod.Namespace, conflict.Pod.Name, conflict.Device)

@@ -204,7 +204,8 @@ func TestTaintsOnce(t *testing.T) {
 	listed := driver.Inventory{a: {}, b: {}}
 	var of tainted
 	first, _ := of.add(listed, rule("a"))
-	expect.That(t, len(first[a].Taints) == 1 && len(first[b].Taints) == 0 && len(listed[a].Taints) == 0, "first: %v", first)
+	expect.That(t, len(first[a].Taints) == 1 && len(first[b].Taints) == 0 && len(listed[a].Taints) == 0,
+		"first: %v", first)
 	again, _ := of.add(listed, rule("a"))
 	expect.That(t, driver.SameMap(again, first), "nothing has changed, and it is another map")
 	other, _ := of.add(listed, rule("b"))
