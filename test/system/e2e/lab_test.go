@@ -220,7 +220,8 @@ func (l *lab) truth(i int, path string) string {
 			strings.Join(claims, ","))
 	case "/page/rows":
 		return fmt.Sprintf(`{"node":%q,"time":"2026-01-01 00:00:00 UTC",
-			"claims":[{"namespace":"team","name":"train-%d","device":"gpu-0"}],"pods":[],"devices":[{"driver":"gpu.example.com","pool":"p","device":"gpu-0",
+			"claims":[{"namespace":"team","name":"train-%d","device":"gpu-0"}],"pods":[],
+			"devices":[{"driver":"gpu.example.com","pool":"p","device":"gpu-0",
 			"id":"gpu.example.com/p/gpu-0","state":"active"}]}`, nodeOf(i), i)
 	case "/page/detail":
 		return `{"Own":true,"Sections":[{"Title":"gpu-0","Rows":[[{"Text":"state"},{"Text":"active"}]]}]}`
