@@ -100,6 +100,15 @@ func (f *full) pass() {
 	f.tick++
 }
 
+// play passes a number of ticks, and returns how many entries of the history were lost.
+func (f *full) play(ticks int) (lost int) {
+	for range ticks {
+		f.pass()
+		lost += f.last.Forgotten
+	}
+	return lost
+}
+
 // Who held what takes no more than its part of the budget, also while some readings of a device do
 // not come. Without the bound it would take 218 MiB after 17 minutes in which processes share
 // devices, and 2.3 kB for each claim of the last ten minutes.
@@ -150,10 +159,7 @@ func TestPeriodsAreForgottenFirst(t *testing.T) {
 		config := exportertest.LedgerConfig()
 		config.History = history
 		f := full{devices: 2, sharers: 1, short: 2, late: 60, ledger: ledger.New(config)}
-		for range 181 { // the last tick has a reading
-			f.pass()
-			lost += f.last.Forgotten
-		}
+		lost = f.play(181) // the last tick has a reading
 		charged = map[string]float64{}
 		for i := range f.last.Claims {
 			for _, v := range f.last.Claims[i].Values {
@@ -175,10 +181,7 @@ func TestForgottenTimeIsUnattributed(t *testing.T) {
 		config := exportertest.LedgerConfig()
 		config.History = history
 		f := full{devices: 2, sharers: 5, short: 2, late: 60, ledger: ledger.New(config)}
-		for range 121 { // the last tick has a reading
-			f.pass()
-			lost += f.last.Forgotten
-		}
+		lost = f.play(121) // the last tick has a reading
 		charged = map[string]float64{}
 		sums := map[string]float64{}
 		add := func(who, kind string, values []book.Value) {
