@@ -168,26 +168,32 @@ type measure struct {
 	device, pod string // expressions over <device> and <pod device>; without pod, holders do not divide it
 	// parent is whether partitions have the value of their parent, as in the other exporters.
 	parent bool
-	scale  float64 // our unit is their unit times this
+	// rate is whether it is that of a counter: the part of a new holder is known after an interval.
+	rate  bool
+	scale float64 // our unit is their unit times this
 }
 
 // recording returns the record of a name: the holder's part where there is one, else the value of
-// the device.
+// the device. Of a rate, a new holder of a shared device has nothing yet.
 func (e *otherExporter) recording(name string, m measure) recording {
 	named := func(as, expr string) string {
 		return fmt.Sprintf("label_replace(\n%s,\n  %q, \"$1\", \"device\", \"(.+)\"\n)", indent(tidy(expr)), as)
 	}
 	var terms []string
 	term := func(holders, on, expr string) {
-		terms = append(terms, e.compat()+holders+"\n"+indent("* on ("+on+") group_left ()\n"+indent(expr)))
+		terms = append(terms, holders+"\n"+indent("* on ("+on+") group_left ()\n"+indent(expr)))
 	}
 	if m.parent {
-		term(`{parent!=""}`, compatParent, named("parent", m.device))
+		term(e.compat()+`{parent!=""}`, compatParent, named("parent", m.device))
 	}
 	if m.pod != "" {
-		term(`{pod!=""}`, compatHolder, named("dra_device_name", m.pod))
+		term(e.compat()+`{pod!=""}`, compatHolder, named("dra_device_name", m.pod))
 	}
-	term("", compatDevice, named("dra_device_name", m.device))
+	whole := e.compat()
+	if m.rate {
+		whole = "(" + whole + " unless on (" + compatDevice + ") count by (" + compatDevice + ") (" + whole + ") > 1)"
+	}
+	term(whole, compatDevice, named("dra_device_name", m.device))
 	expr := "(\n" + indent(strings.Join(terms, "\nor\n")) + "\n)"
 	switch {
 	case m.scale > 1:
@@ -313,7 +319,7 @@ func dcgmMore(e *otherExporter) []recording {
 			return "max by (" + by + ") (rate(dra_" + kind + `_io_bytes_total{link="` + link + `", direction="` + direction +
 				`"}[<rate>]))`
 		}
-		return measure{device: of("<device>", "device"), scale: 1, pod: `
+		return measure{device: of("<device>", "device"), rate: true, scale: 1, pod: `
 			sum by (<pod device>) (
 			  ` + pods + ` * on (<claim device>) group_left () (
 			    ` + of("<claim device>", "claim") + ` / on (<claim device>) count by (<claim device>) (` + pods + `)

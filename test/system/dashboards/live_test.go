@@ -92,7 +92,7 @@ func TestLive(t *testing.T) {
 	}
 	for _, cluster := range clusters() {
 		for _, alert := range want {
-			live.Await(t, 2*time.Minute, alert+" fires in cluster "+cluster, func() error {
+			live.Await(t, 5*time.Minute, alert+" fires in cluster "+cluster, func() error {
 				if firing := prometheus.firing(t, cluster); firing[alert] == nil {
 					return fmt.Errorf("%d others do", len(firing))
 				}
