@@ -46,6 +46,8 @@ type Source struct {
 	open   func(folder string) (sysfs.Dir, error)
 	list   func(kfd string) (nodes []drmcard.Node, denied bool, err error)
 
+	callTimeout time.Duration
+
 	generation uint64 // of KFD's topology when it was last listed
 	nodes      []drmcard.Node
 	gpus       []*gpu
@@ -68,7 +70,7 @@ func FromHost(h driver.Host) (driver.Source, error) { return New(h.Sysfs), nil }
 // New returns a source that reads the sysfs mounted at a path. It reads nothing yet.
 func New(root string) *Source {
 	s := &Source{
-		root: root, now: time.Now, parser: newParser(), lister: drmcard.NewLister(root),
+		root: root, now: time.Now, parser: newParser(), lister: drmcard.NewLister(root), callTimeout: callTimeout,
 		list: drmcard.Nodes,
 		open: func(folder string) (sysfs.Dir, error) { return sysfs.OpenDir(sysfs.WorkingDir, folder) },
 	}
@@ -112,7 +114,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if len(s.gpus) == 0 {
 		return nil, cmp.Or(bad.Err(), errNone())
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.callTimeout)
 	defer cancel()
 	s.start()
 	for _, g := range s.gpus {

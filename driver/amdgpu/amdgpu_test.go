@@ -48,7 +48,7 @@ func newMachine(tb testing.TB, trees ...string) *machine {
 // renew makes a source that knows nothing.
 func (m *machine) renew() {
 	m.source = New(m.Root)
-	m.source.now = m.Now
+	m.source.now, m.source.callTimeout = m.Now, time.Minute // files do not block, but the machine may stand still
 }
 
 // server returns a machine with server.tree and all that its form can't hold.

@@ -69,11 +69,16 @@ func (l *Ledger) Advance(r join.Result, now time.Time) *book.Snapshot {
 		l.follow(d, d.joined.Shares, ended[d.id], r.View.At, now)
 		d.observe(now)
 	}
+	for id, d := range l.devices { // those that are neither held nor listed any more
+		if !d.seen.Equal(now) {
+			l.follow(d, nil, ended[id], r.View.At, now)
+		}
+	}
 	l.devices.link(l.present)
 	for _, d := range l.present {
 		l.settle(d, &r.View, now)
 	}
-	l.settleAbsent(&r.View, ended, now)
+	l.settleAbsent(&r.View, now)
 	for _, d := range l.present {
 		d.dividePresent(now, &l.config)
 	}
@@ -109,14 +114,13 @@ func (l *Ledger) settle(d *deviceBook, view *podresources.View, now time.Time) {
 	d.accrue(until)
 }
 
-// settleAbsent ends the holds of devices that are neither held nor listed any more, and drops such
-// devices when all of their accounts are gone.
-func (l *Ledger) settleAbsent(view *podresources.View, ended map[driver.ID][]join.Share, now time.Time) {
+// settleAbsent settles devices that are neither held nor listed any more, and drops those whose
+// accounts are all gone.
+func (l *Ledger) settleAbsent(view *podresources.View, now time.Time) {
 	for id, d := range l.devices {
 		if d.seen.Equal(now) {
 			continue
 		}
-		l.follow(d, nil, ended[id], view.At, now)
 		l.settle(d, view, now)
 		d.forget(now)
 		if now.Sub(d.seen) > l.config.Retention+2*rememberFor { // later than all of its accounts

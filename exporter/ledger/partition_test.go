@@ -320,6 +320,23 @@ func TestPartitionIsGone(t *testing.T) {
 	expect.That(t, !p.Ledger.Knows(jointest.ID("part-0")), "its record is kept")
 }
 
+// A partition that is removed in the second in which its claim ends is charged until that end.
+func TestPartitionIsGoneAtItsEnd(t *testing.T) {
+	p := newPartitioned(t)
+	p.read(100, 0, 1, 1)
+	p.Pass(time.Second)
+	p.Changes = []podresources.Change{
+		{At: p.Now.Add(-500 * time.Millisecond), CDI: []string{"example.com/gpu=c0"}, Gone: true},
+	}
+	delete(p.In.Inventory, jointest.ID("part-0"))
+	p.Free("c0")
+	p.read(100, 80, 0, 1)
+	p.Expect(p.Tick(time.Second), map[[2]string]float64{
+		{claimEnergy, "resourceclaim_name=c0"}: 40. / 3, {claimEnergy, "resourceclaim_name=c1"}: 40*2./3 + 40,
+		{restEnergy, "device=gpu-0"}: 0,
+	})
+}
+
 // An ended claim of a partition gets its part of the parent's energy even if the parent can't be
 // read until long after the claim's retention. Its series then appear again for another retention.
 func TestPartitionIsChargedLate(t *testing.T) {

@@ -105,6 +105,24 @@ func TestFailingClaim(t *testing.T) {
 	})
 }
 
+// A claim that appears after a long time is read again as soon as a new one: its driver sets its
+// status.
+func TestClaimAppears(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		held := allocation("c0", "c-0", "pod")
+		c.running.Go(func() { c.node.FollowClaims(t.Context()) })
+		c.wantFor(10*time.Minute, []podresources.Allocation{held})
+		c.putClaims("c", 1)
+		for len(c.book.known()) == 0 {
+			c.wantFor(time.Second, []podresources.Allocation{held})
+		}
+		before := c.Usage().Gets
+		c.wantFor(firstRefresh+time.Second, []podresources.Allocation{held})
+		expect.Is(t, c.Usage().Gets-before, 1, "gets in the first seconds of the claim")
+	})
+}
+
 // A claim whose pods change while it is being read is read again 5 s later, and one that is no
 // longer wanted is not.
 func TestChangeDuringRequest(t *testing.T) {
