@@ -112,6 +112,16 @@ type Amount struct {
 	Value    float64
 }
 
+// AmountOf returns the amount of a resource, 0 if there is none.
+func AmountOf(amounts []Amount, name string) float64 {
+	for _, a := range amounts {
+		if a.Resource == name {
+			return a.Value
+		}
+	}
+	return 0
+}
+
 // RequestPolicy defines the amounts of a capacity that a share of a device can consume (KEP-5075,
 // CapacityRequestPolicy of k8s.io/api/resource/v1): one of Values, or Min to Max in steps from Min.
 // Zero fields are not set. Amounts are in the resource's own base unit.

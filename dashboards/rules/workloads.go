@@ -390,13 +390,10 @@ func slowest() []recording {
 	return out
 }
 
-// LostCauses are the causes of lost device-hours, in order of precedence: an hour with two causes
-// is lost once, to the first of them.
-func LostCauses() []string { return []string{"incident", "waiting", "idle", "throttled"} }
-
 // lostHours record the lost device-time of each pod, by cause, and the sums by workload and node.
-// The part of the time in which the device was throttled counts as lost, for the reason that took
-// the longest.
+// The causes have an order of precedence (incident, waiting, idle, throttled): an hour with two
+// causes is lost once, to the first of them. The part of the time in which the device was throttled
+// counts as lost, for the reason that took the longest.
 func lostHours() []recording {
 	const (
 		lost = "pod_device:dra_lost_share_seconds:rate"

@@ -58,7 +58,7 @@ const (
 
 // add adds a device of a slice.
 func (p *parts) add(id driver.ID, d *offered) {
-	h, size := &d.entry.Hardware, amountOf(d.entry.Capacity, memory)
+	h, size := &d.entry.Hardware, driver.AmountOf(d.entry.Capacity, memory)
 	whole := func(name string) poolKey { return poolKey{id.Driver, id.Pool, strings.ToLower(name)} }
 	if h.Kind != driver.KindPartition {
 		for _, name := range []string{h.UUID, h.PCI} {
@@ -117,7 +117,7 @@ func (p *parts) shares(inventory driver.Inventory) {
 	for _, key := range sets {
 		name := commonCounter(key.name, p.totals[key], bySet[key])
 		for _, part := range bySet[key] {
-			set(part.id, part.consumed(key.name, name), amountOf(p.totals[key], name))
+			set(part.id, part.consumed(key.name, name), driver.AmountOf(p.totals[key], name))
 		}
 	}
 	for _, part := range p.partitions {
@@ -137,7 +137,7 @@ func (p *parts) computeShares(inventory driver.Inventory) {
 		part := &p.partitions[i]
 		for _, c := range part.consumes {
 			offered := p.totals[poolKey{part.id.Driver, part.id.Pool, c.set}]
-			share := amountOf(c.amounts, multiprocessors) / amountOf(offered, multiprocessors)
+			share := driver.AmountOf(c.amounts, multiprocessors) / driver.AmountOf(offered, multiprocessors)
 			if entry := inventory[part.id]; share > 0 && share <= 1 {
 				entry.ComputeShare = share
 				inventory[part.id] = entry
@@ -186,16 +186,7 @@ func commonCounter(set string, totals []driver.Amount, partitions []*partition) 
 func (p *partition) consumed(set, counter string) float64 {
 	for _, c := range p.consumes {
 		if c.set == set {
-			return amountOf(c.amounts, counter)
-		}
-	}
-	return 0
-}
-
-func amountOf(amounts []driver.Amount, name string) float64 {
-	for _, a := range amounts {
-		if a.Resource == name {
-			return a.Value
+			return driver.AmountOf(c.amounts, counter)
 		}
 	}
 	return 0

@@ -47,7 +47,7 @@ func (s size) known() bool { return s.whole > 0 && s.compute > 0 && s.memory > 0
 // sizeOf returns the size of a device; unknown values are 0.
 func sizeOf(d *join.Device) size {
 	e := &d.Entry
-	s := size{whole: 1, compute: 1, memory: amountOf(e.Capacity, memory)}
+	s := size{whole: 1, compute: 1, memory: driver.AmountOf(e.Capacity, memory)}
 	if s.memory == 0 {
 		i := slices.IndexFunc(d.Readings, func(r join.Reading) bool { return r.Quantity == driver.MemoryCapacity })
 		if i >= 0 {
@@ -71,7 +71,7 @@ func isCompute(name string) bool { return name == "cores" || name == "multiproce
 func (s size) share(of *driver.Entry, consumed []driver.Amount) size {
 	sum, n, ofMemory, ofCompute := 0.0, 0, 1.0, 0.0
 	for _, c := range consumed {
-		whole := amountOf(of.Capacity, c.Resource)
+		whole := driver.AmountOf(of.Capacity, c.Resource)
 		if whole <= 0 {
 			continue
 		}
@@ -91,15 +91,6 @@ func (s size) share(of *driver.Entry, consumed []driver.Amount) size {
 		compute: s.compute * cmp.Or(ofCompute, ofMemory),
 		memory:  s.memory * ofMemory,
 	}
-}
-
-func amountOf(amounts []driver.Amount, name string) float64 {
-	for _, a := range amounts {
-		if a.Resource == name {
-			return a.Value
-		}
-	}
-	return 0
 }
 
 // node is what a node offers.

@@ -97,8 +97,6 @@ func sortedHolds(shares, ended []join.Share) []hold {
 	return out
 }
 
-func sameSlice(a, b []join.Share) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
-
 // byDevice returns the shares of each device. They are sorted.
 func byDevice(shares []join.Share) map[driver.ID][]join.Share {
 	if len(shares) == 0 {

@@ -9,6 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
 // FitReport is the smallest fit for each device of each claim, as /api/v1/fit
@@ -79,10 +80,10 @@ func claimFit(h *book.Holder) ClaimFitReport {
 	a := h.Advice
 	r := ClaimFitReport{
 		Namespace: h.Namespace, Name: h.Name, UID: h.UID, ID: h.Device,
-		Text: FitText(a), Reason: a.Reason, MeasuredSeconds: a.Measured.Seconds(), Ended: moment(h.Ended),
+		Text: FitText(a), Reason: a.Reason, MeasuredSeconds: a.Measured.Seconds(), Ended: recorder.Moment(h.Ended),
 	}
 	if a.Partial {
-		r.MeasuredSince = moment(a.Since)
+		r.MeasuredSince = recorder.Moment(a.Since)
 	}
 	if !a.Known() {
 		return r

@@ -245,7 +245,7 @@ func (r *reporter) device(d *book.Device) DeviceReport {
 		Unlisted:    d.Entry.Unlisted,
 		Multiple:    d.Entry.Shareable, Missing: d.Missing, HealthReason: d.HealthReason, Attribution: d.Attribution,
 		AllocatedSeconds: d.Allocated,
-		Values:           r.values(d.Values), Unattributed: r.values(d.Unattributed), LastError: moment(d.LastError),
+		Values:           r.values(d.Values), Unattributed: r.values(d.Unattributed), LastError: recorder.Moment(d.LastError),
 		Traffic: r.trafficOf(recorder.Owner{Kind: recorder.OfDevice, Device: d.ID}),
 	}
 	if d.Up != book.UpUnknown {
@@ -281,8 +281,8 @@ func shareReport(s *join.Share) ShareReport {
 	}
 	for h := range holds(s) {
 		r.Holds = append(r.Holds, HoldReport{
-			Pod: h.Namespace + "/" + h.Name, UID: h.UID, Since: moment(h.Hold.From), Reason: h.Hold.Reason,
-			ReasonSince: moment(h.Hold.Since),
+			Pod: h.Namespace + "/" + h.Name, UID: h.UID, Since: recorder.Moment(h.Hold.From), Reason: h.Hold.Reason,
+			ReasonSince: recorder.Moment(h.Hold.Since),
 		})
 	}
 	return r
@@ -305,8 +305,8 @@ func holds(s *join.Share) iter.Seq[*podresources.Holder] {
 func (r *reporter) holder(h *book.Holder) HolderReport {
 	return HolderReport{
 		Namespace: h.Namespace, Name: h.Name, Aggregated: h.IsAggregated(), UID: h.UID, ID: h.Device, Since: h.Born.UTC(),
-		AllocatedSeconds: h.Allocated, ShareSeconds: h.Share, Values: r.values(h.Values), Ended: moment(h.Ended),
-		LastActive: moment(h.LastActive), LastError: moment(h.LastError),
+		AllocatedSeconds: h.Allocated, ShareSeconds: h.Share, Values: r.values(h.Values), Ended: recorder.Moment(h.Ended),
+		LastActive: recorder.Moment(h.LastActive), LastError: recorder.Moment(h.LastError),
 	}
 }
 
@@ -318,15 +318,6 @@ func (r *reporter) present(kind recorder.OwnerKind, h *book.Holder) HolderReport
 		out.Stall = stallReport(&v)
 	}
 	return out
-}
-
-// moment returns a time in UTC, nil for the zero time.
-func moment(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	t = t.UTC()
-	return &t
 }
 
 func (r *reporter) values(values []book.Value) []ValueReport {

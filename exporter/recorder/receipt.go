@@ -61,17 +61,17 @@ func newLifecycle(l *book.Life) Lifecycle {
 		return &s
 	}
 	return Lifecycle{
-		Allocated: moment(l.Allocated), Waiting: moment(l.Waiting), Prepared: moment(l.Prepared),
-		FirstActivity: moment(l.FirstActive), LastActivity: moment(l.LastActive), Ended: moment(l.Ended),
-		Unprepared:         moment(l.Unprepared),
+		Allocated: Moment(l.Allocated), Waiting: Moment(l.Waiting), Prepared: Moment(l.Prepared),
+		FirstActivity: Moment(l.FirstActive), LastActivity: Moment(l.LastActive), Ended: Moment(l.Ended),
+		Unprepared:         Moment(l.Unprepared),
 		PreparationSeconds: seconds(l.Preparation()), FirstActivitySeconds: seconds(l.FirstActivity()),
 		ActivitySeconds: seconds(l.Activity()), IdleEndSeconds: seconds(l.IdleEnd()),
 		UnpreparationSeconds: seconds(l.Unpreparation()),
 	}
 }
 
-// moment returns a time in UTC, nil for the zero time.
-func moment(t time.Time) *time.Time {
+// Moment returns a time in UTC for a document, nil for the zero time.
+func Moment(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}

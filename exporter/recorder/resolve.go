@@ -182,7 +182,7 @@ func holderOf(p *timeline.Period) Holder {
 	return Holder{
 		Namespace: p.Pod.Namespace, Claim: p.Claim.Name, ClaimUID: p.ClaimUID, Pod: p.Pod.Name, PodUID: p.PodUID,
 		ID: p.Device, Attribution: string(p.Attribution), Admin: p.Admin, From: p.From.UTC(),
-		To: moment(p.To),
+		To: Moment(p.To),
 	}
 }
 

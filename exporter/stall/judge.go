@@ -253,7 +253,7 @@ func (j *Judge) verdict(b *book, g *group, now time.Time) Verdict {
 		v.For = now.Sub(b.Progress)
 	}
 	if !b.QuietSince.IsZero() {
-		v.For = max(0, now.Sub(latest(b.QuietSince, b.AliveUntil)))
+		v.For = max(0, now.Sub(driver.Later(b.QuietSince, b.AliveUntil)))
 		needed, reason := j.silenceNeeded(b, g)
 		if reason != NoHost && reason != HostWorks {
 			v.Quiet = v.For
@@ -319,13 +319,6 @@ func (b *book) conclude(v Verdict, now time.Time) {
 		v.Since, v.Before = now, before
 	}
 	b.Verdict = v
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // idle has a device's power and traffic while no kernel runs.

@@ -92,9 +92,6 @@ func Of(code string, severity Severity) Meaning {
 	return Meaning{What: "an error that the exporter does not know", Work: Unclear, Cause: Any, Action: Investigate}
 }
 
-// Known reports whether the table has the code.
-func (m Meaning) Known() bool { return m.First > 0 }
-
 func (m Meaning) of(severity Severity) Meaning {
 	switch {
 	case !m.BySeverity || severity == Fatal:
