@@ -142,8 +142,9 @@ test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(OAUTH2_PROXY) $(P
 
 # The suites (the folders of test/system) run in lanes at the same time. Three lanes compare times or
 # wait for pods: they need little time of a processor, but at once. Two of these have clusters. The
-# other two mainly compute: they have a lower priority, and the time that is left. What measures for
-# a long time has a higher one if allowed.
+# other two mainly compute: they have a much lower priority, and the time that is left; those of
+# their tests that look at a running program come last. What measures for a long time has a higher
+# one if allowed.
 lanes := test-e2e-scenarios test-e2e-containers test-e2e-program test-e2e-documents test-e2e-dashboards
 .PHONY: $(lanes)
 test-e2e-scenarios:
@@ -167,11 +168,15 @@ test-e2e-program:
 	exit $$status
 test-e2e-documents:
 	@status=0
-	($(call system_tests,e2e,-run='^TestDocuments$$',,,$(call lower,5))) || status=1
-	($(call system_tests,fleet,,,,$(call lower,5))) || status=1
+	($(call system_tests,e2e,-run='^TestDocuments$$',,,$(call lower,10))) || status=1
+	($(call system_tests,fleet,,,,$(call lower,10))) || status=1
 	exit $$status
+live = ^Test(Live|Stack|CompatQueries|Documents|Page)
 test-e2e-dashboards:
-	@$(call system_tests,dashboards,,,,$(call lower,2))
+	@status=0
+	($(call system_tests,dashboards,-skip='$(live)',,,$(call lower,10))) || status=1
+	($(call system_tests,dashboards,-run='$(live)',,,$(call lower,2))) || status=1
+	exit $$status
 
 raise = [ "$$(id -u)" != 0 ] || renice -n -10 $$BASHPID >/dev/null
 lower = '$(CURDIR)/test/system/lower.sh' $(1)

@@ -36,7 +36,7 @@ func settings() map[string]setting {
 }
 
 // commandTimeout bounds a command on a slow machine.
-const commandTimeout = 12 * time.Minute
+const commandTimeout = 15 * time.Minute
 
 // TestDocuments runs the commands of the documents that need no cluster, each document as a reader
 // would: in a copy of the tree, and with a kubelet. The copy is mounted at the path of the tree, so
