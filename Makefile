@@ -143,14 +143,15 @@ test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(OAUTH2_PROXY) $(P
 # The suites (the folders of test/system) run in lanes at the same time. Three lanes compare times or
 # wait for pods: they need little time of a processor, but at once. Two of these have clusters. The
 # other two mainly compute: they have a much lower priority, and the time that is left; those of
-# their tests that look at a running program come last. What measures for a long time has a higher
-# one if allowed.
+# their tests that look at a running program come last, and so does the one that compares times of
+# 1000 nodes. What measures for a long time has a higher one if allowed.
 lanes := test-e2e-scenarios test-e2e-containers test-e2e-program test-e2e-documents test-e2e-dashboards
 .PHONY: $(lanes)
 test-e2e-scenarios:
 	@status=0
 	($(call system_tests,cluster,-run='^TestScenarios$$',,./scenarios)) || status=1
 	($(call system_tests,attack,)) || status=1
+	($(call system_tests,e2e,-run='^TestHangingNodes$$')) || status=1
 	exit $$status
 test-e2e-containers:
 	@status=0
@@ -164,7 +165,7 @@ test-e2e-program:
 		$(raise)
 		$(call system_tests,accuracy,-v)
 	) || status=1
-	($(call system_tests,e2e,-skip='^TestDocuments$$')) || status=1
+	($(call system_tests,e2e,-skip='^Test(Documents|HangingNodes)$$')) || status=1
 	exit $$status
 test-e2e-documents:
 	@status=0
