@@ -16,7 +16,8 @@ import (
 func (b *books) follow(d *deviceBook, shares, ended []join.Share, at, now time.Time) {
 	since := d.used
 	d.used = now
-	if d.resumed && !at.After(b.kept) || !d.resumed && driver.SameSlice(shares, d.shares) && driver.SameSlice(ended, d.ended) {
+	same := driver.SameSlice(shares, d.shares) && driver.SameSlice(ended, d.ended)
+	if d.resumed && !at.After(b.kept) || !d.resumed && same {
 		return
 	}
 	d.known = d.known.With(divide.Tick{Since: since, Shares: shares}, d.accrued)
