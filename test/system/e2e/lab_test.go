@@ -315,6 +315,7 @@ const (
 	lookEach   = 5 * time.Second // the page's script does
 	maxAge     = 15 * time.Second
 	maxFirst   = time.Second
+	firstCPU   = 2 * time.Second // from the start to the first page; 0.6 s on a quiet machine
 	maxPeak    = 160 << 20
 	maxTop     = 100 << 20
 	firstBytes = 4 * time.Second
@@ -334,6 +335,8 @@ func TestHangingNodes(t *testing.T) {
 			begun := time.Now()
 			first := l.look()
 			if hanging == 0 {
+				cpu := l.gateway.cpu()
+				expect.That(t, cpu <= firstCPU, "up to the first page it took %v of a processor, want %v", cpu, firstCPU)
 				limit = max(limit, first.took)
 			}
 			expect.That(t, first.took <= limit+late, "the first page took %v, want %v", first.took, limit)
